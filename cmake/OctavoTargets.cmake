@@ -1,0 +1,36 @@
+# Functions that every folder uses: warnings and sanitizers in one place, one line for a test.
+
+# -ffp-contract=off: a*b+c is fused only where the source says so, so that every compiler and tier gives the same bits.
+add_library(octavo_options INTERFACE)
+target_compile_options(octavo_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -ffp-contract=off)
+if(OCTAVO_SANITIZE)
+  target_compile_options(octavo_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(octavo_options INTERFACE -fsanitize=address,undefined)
+endif()
+if(OCTAVO_FUZZ)
+  target_compile_options(octavo_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# octavo_test(name source...): a GoogleTest program that sees the library's inner headers too.
+function(octavo_test name)
+  if(NOT OCTAVO_TESTS)
+    return()
+  endif()
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE octavo_inner octavo_options GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE OCTAVO_SOURCE_DIR="${PROJECT_SOURCE_DIR}" OCTAVO_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
+
+# octavo_fuzz(name source...): a libFuzzer program, in the fuzz preset only.
+function(octavo_fuzz name)
+  if(NOT OCTAVO_FUZZ)
+    return()
+  endif()
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE octavo_inner octavo_options)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()

@@ -1,0 +1,311 @@
+// plan: one walk over the kernel table. attention: the three steps in one call.
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "core/kernel.hpp"
+#include "core/text.hpp"
+#include "cpu/parallel.hpp"
+#include "octavo/attention.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector load
+
+std::shared_ptr<void> allocate(std::size_t bytes) {
+  void* p = std::aligned_alloc(kAlignment,
+                               (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
+  return p == nullptr ? nullptr : std::shared_ptr<void>(p, std::free);
+}
+
+/// The fields that shape a quantized buffer; two recipes that differ elsewhere may share one.
+std::string fingerprint(const Recipe& r, bool keys) {
+  static constexpr const char* kKeyFields[] = {"qk_format", "k_group",  "k_range", "smooth_k",
+                                               "smooth_q",  "smooth_v", "rotate",  "rotate_seed",
+                                               "v_format",  "v_scale",  "v_range", "key_tile"};
+  static constexpr const char* kQueryFields[] = {"qk_format", "q_group", "q_range",    "smooth_k",
+                                                 "smooth_q",  "rotate",  "rotate_seed"};
+  const std::span<const char* const> names =
+      keys ? std::span<const char* const>(kKeyFields) : std::span<const char* const>(kQueryFields);
+  std::string text;
+  for (const RecipeField& f : fields(r)) {
+    if (std::find_if(names.begin(), names.end(), [&](const char* n) { return f.name == n; }) != names.end())
+      text += f.name + "=" + f.value + ";";
+  }
+  return text;
+}
+
+QuantizedKey make_key(const Kernel& kernel, const Problem& p, const Recipe& r, bool keys) {
+  std::uint64_t lengths =
+      0xcbf29ce484222325U;  // FNV-1a: a buffer made for other lengths or offsets does not fit
+  for (const Sequence& s : p.sequences) {
+    for (const std::int64_t n : {keys ? s.k_begin : s.q_begin, keys ? s.k_len : s.q_len})
+      lengths = (lengths ^ static_cast<std::uint64_t>(n)) * 0x100000001b3U;
+  }
+  return {std::string(kernel.name),
+          fingerprint(r, keys) + concat("lengths=", lengths),
+          p.batch,
+          keys ? p.kv_heads : p.q_heads,
+          keys ? p.kv_len : p.q_len,
+          p.head_dim};
+}
+
+int threads_of(const Problem& p) {
+  return p.options.threads > 0 ? p.options.threads : cpu::default_threads();
+}
+
+/// The preset `auto` stands for on this device.
+Result<Recipe> resolve_auto(const Problem& p, std::string& reason) {
+  if (p.device.kind == Device::Kind::cpu) {
+    reason = "auto: cpu8 is the fastest on CPUs (relative L1 about 0.016 on N(0,1))";
+    return recipe("cpu8");
+  }
+  return unsupported("recipe 'auto' has no choice for this device; name a recipe");
+}
+
+Status check_tensor(const char* name, const TensorView& t, const Problem& p, std::int64_t heads,
+                    std::int64_t tokens) {
+  const std::int64_t dense_hnd[] = {p.batch, heads, tokens, p.head_dim};
+  const std::int64_t dense_nhd[] = {p.batch, tokens, heads, p.head_dim};
+  const std::int64_t packed[] = {tokens, heads, p.head_dim};
+  const std::span<const std::int64_t> want = p.packed() ? std::span<const std::int64_t>(packed)
+                                             : p.options.layout == Layout::nhd
+                                                 ? std::span<const std::int64_t>(dense_nhd)
+                                                 : std::span<const std::int64_t>(dense_hnd);
+  bool fits = t.rank == static_cast<int>(want.size());
+  bool none = false;
+  for (std::size_t d = 0; fits && d < want.size(); ++d) {
+    fits = t.shape[d] == want[d];
+    none = none || want[d] == 0;
+  }
+  if (!fits) {
+    TensorView shape;
+    shape.rank = static_cast<int>(want.size());
+    std::copy(want.begin(), want.end(), shape.shape.begin());
+    return invalid_argument(
+        concat(name, " has shape ", shape_text(t), "; the plan was made for ", shape_text(shape)));
+  }
+  if (t.data == nullptr && !none) return invalid_argument(concat(name, " is a null pointer"));
+  if (t.device != p.device) return invalid_argument(concat(name, " is on another device than the plan"));
+  return {};
+}
+
+Status check_input(const char* name, const TensorView& t, const Problem& p, std::int64_t heads,
+                   std::int64_t tokens) {
+  if (Status s = check_tensor(name, t, p, heads, tokens); !s.ok()) return s;
+  if (t.dtype != p.dtype)
+    return invalid_argument(
+        concat(name, " has dtype ", to_string(t.dtype), "; the plan was made for ", to_string(p.dtype)));
+  return {};
+}
+
+Status check_output(const MutableTensorView& out, const MutableTensorView& lse, const Problem& p) {
+  if (Status s = check_tensor("out", out, p, p.q_heads, p.q_len); !s.ok()) return s;
+  if (out.dtype != p.dtype && out.dtype != DType::f32) {
+    return invalid_argument(
+        concat("out has dtype ", to_string(out.dtype), "; it must be ", to_string(p.dtype), " as q, or f32"));
+  }
+  for (int d = 0; d < out.rank; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (out.strides[i] == 0 && out.shape[i] > 1)
+      return invalid_argument(concat("out has stride 0 in dimension ", d, "; its elements must not overlap"));
+  }
+  if (lse.empty()) return {};
+  const bool fits = p.packed() ? lse.rank == 2 && lse.shape[0] == p.q_heads && lse.shape[1] == p.q_len
+                               : lse.rank == 3 && lse.shape[0] == p.batch && lse.shape[1] == p.q_heads &&
+                                     lse.shape[2] == p.q_len;
+  if (!fits || lse.dtype != DType::f32) {
+    return invalid_argument(
+        concat("lse has shape ", shape_text(lse), " and dtype ", to_string(lse.dtype), "; it must be f32 ",
+               p.packed() ? concat("[Hq, tokens] = [", p.q_heads, ", ", p.q_len, "]")
+                          : concat("[B, Hq, Lq] = [", p.batch, ", ", p.q_heads, ", ", p.q_len, "]")));
+  }
+  if (lse.data == nullptr && lse.elements() > 0) return invalid_argument("lse is a null pointer");
+  return {};
+}
+
+template <class Step>
+Status contained(Step step) {  // nothing below may throw past the API
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::out_of_memory, "out of memory: a temporary buffer could not be allocated"};
+  } catch (const std::exception& e) {
+    return {StatusCode::internal, concat("internal error: ", e.what())};
+  }
+}
+
+}  // namespace
+
+std::string Plan::kernel_name() const { return std::string(kernel_->name); }
+std::size_t Plan::kv_bytes() const { return kernel_->kv_bytes(*problem_, recipe_); }
+std::size_t Plan::q_bytes() const { return kernel_->q_bytes(*problem_, recipe_); }
+std::size_t Plan::workspace_bytes() const {
+  return kernel_->workspace_bytes(*problem_, recipe_, threads_of(*problem_));
+}
+
+namespace {
+
+/// Gives a buffer its memory, or checks the caller's.
+Status prepare(const char* name, std::size_t needed, std::shared_ptr<void>& owned, void*& data,
+               std::size_t& bytes) {
+  if (data == nullptr || (owned != nullptr && bytes < needed)) {
+    owned = allocate(needed);
+    if (owned == nullptr)
+      return {StatusCode::out_of_memory, concat(name, ": ", needed, " bytes could not be allocated")};
+    data = owned.get();
+    bytes = needed;
+  }
+  if (bytes < needed)
+    return {StatusCode::out_of_memory, concat(name, " has ", bytes, " bytes; this plan needs ", needed)};
+  if (reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0)
+    return invalid_argument(concat(name, " is not aligned to ", kAlignment, " bytes"));
+  return {};
+}
+
+std::string describe(const QuantizedKey& k) {
+  return concat(k.kernel.empty() ? "nothing" : k.kernel, " (", k.sequences, " sequences, ", k.heads,
+                " heads, ", k.tokens, " tokens, head_dim ", k.head_dim, ", ", k.recipe, ")");
+}
+
+}  // namespace
+
+Status Plan::quantize_kv(const TensorView& k, const TensorView& v, QuantizedKv& kv, void* stream) const {
+  const Problem& p = *problem_;
+  if (Status s = check_input("k", k, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+  if (Status s = check_input("v", v, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+  if (Status s = prepare("the buffer of quantized K and V", kv_bytes(), kv.owned_, kv.data_, kv.bytes_);
+      !s.ok())
+    return s;
+  kv.key_ = {};  // a buffer that failed half-way fits no plan
+  Status s = contained([&] {
+    return kernel_->quantize_kv({p, recipe_, stream, threads_of(p)}, k, v, static_cast<std::byte*>(kv.data_));
+  });
+  if (s.ok()) kv.key_ = make_key(*kernel_, p, recipe_, true);
+  return s;
+}
+
+Status Plan::quantize_q(const TensorView& q, const QuantizedKv& kv, QuantizedQ& qq, void* stream) const {
+  const Problem& p = *problem_;
+  if (Status s = check_input("q", q, p, p.q_heads, p.q_len); !s.ok()) return s;
+  if (Status s = check_kv(kv); !s.ok()) return s;
+  if (Status s = prepare("the buffer of quantized Q", q_bytes(), qq.owned_, qq.data_, qq.bytes_); !s.ok())
+    return s;
+  qq.key_ = {};
+  const KvBuffer buffer{static_cast<const std::byte*>(kv.data()), kv.key().heads, kv.first_head()};
+  Status s = contained([&] {
+    return kernel_->quantize_q({p, recipe_, stream, threads_of(p)}, q, buffer,
+                               static_cast<std::byte*>(qq.data_));
+  });
+  if (s.ok()) qq.key_ = make_key(*kernel_, p, recipe_, false);
+  return s;
+}
+
+Status Plan::check_kv(const QuantizedKv& kv) const {
+  QuantizedKey have = kv.key();
+  have.heads = kv.head_count();
+  const QuantizedKey want = make_key(*kernel_, *problem_, recipe_, true);
+  if (have == want) return {};
+  return invalid_argument(
+      concat("kv was quantized for ", describe(have), "; this plan needs ", describe(want)));
+}
+
+Status Plan::attend(const QuantizedQ& qq, const QuantizedKv& kv, const MutableTensorView& out,
+                    const MutableTensorView& lse, void* workspace, std::size_t workspace_size,
+                    void* stream) const {
+  const Problem& p = *problem_;
+  if (Status s = check_output(out, lse, p); !s.ok()) return s;
+  if (Status s = check_kv(kv); !s.ok()) return s;
+  if (const QuantizedKey want = make_key(*kernel_, p, recipe_, false); !(qq.key() == want)) {
+    return invalid_argument(
+        concat("qq was quantized for ", describe(qq.key()), "; this plan needs ", describe(want)));
+  }
+  std::shared_ptr<void> owned;
+  if (Status s = prepare("the workspace", workspace_bytes(), owned, workspace, workspace_size); !s.ok())
+    return s;
+  const KvBuffer buffer{static_cast<const std::byte*>(kv.data()), kv.key().heads, kv.first_head()};
+  return contained([&] {
+    return kernel_->attend({p, recipe_, stream, threads_of(p)}, static_cast<const std::byte*>(qq.data()),
+                           buffer, out, lse, static_cast<std::byte*>(workspace));
+  });
+}
+
+Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOptions& options) {
+  Plan plan;
+  Recipe wanted = recipe;
+  if (recipe.name == "auto") {
+    Result<Recipe> resolved = resolve_auto(problem, plan.reason_);
+    if (!resolved.ok()) return resolved.status();
+    wanted = *resolved;
+  }
+  if (Status s = check(wanted, problem.head_dim); !s.ok()) return s;
+  if (!problem.options.q_absmax.empty() && wanted.q_group == Granularity::none) {
+    return invalid_argument(
+        concat("q_absmax was given, but recipe ", wanted.name, " does not scale its queries"));
+  }
+
+  const Kernel* best = nullptr;
+  bool known = false;
+  std::string refusals;
+  for (const Kernel* kernel : kernel_table()) {
+    if (!options.kernel.empty() && kernel->name != options.kernel) continue;
+    known = true;
+    if (!kernel->available()) {
+      if (!options.kernel.empty())
+        return unsupported(
+            concat("kernel ", kernel->name, " cannot run on this machine (", kernel->tier, ")"));
+      continue;
+    }
+    if (Status s = kernel->accepts(problem, wanted); !s.ok()) {
+      refusals += concat(refusals.empty() ? "" : "; ", kernel->name, ": ", s.message());
+      continue;
+    }
+    if (kernel->rank > 0 || !options.kernel.empty()) {
+      if (best == nullptr || kernel->rank > best->rank) best = kernel;
+    }
+  }
+  if (!known)
+    return invalid_argument(
+        concat("kernel '", options.kernel, "' is not known; `octavo info` lists the kernels"));
+  if (best == nullptr)
+    return unsupported(concat("no kernel here runs recipe ", wanted.name, " on this problem: ", refusals));
+
+  plan.problem_ = std::make_shared<const Problem>(problem);
+  plan.recipe_ = best->effective(problem, wanted);
+  plan.kernel_ = best;
+  plan.reason_ +=
+      concat(plan.reason_.empty() ? "" : "; ", best->name,
+             options.kernel.empty() ? " is the fastest kernel here that runs it" : " was asked for by name");
+  return plan;
+}
+
+Status attention(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
+                 const MutableTensorView& lse, const Recipe& recipe, const AttentionOptions& options,
+                 const PlanOptions& plan_options, void* stream) {
+  return contained([&]() -> Status {
+    Result<Problem> problem = make_problem(q, k, v, options);
+    if (!problem.ok()) return problem.status();
+    Result<Plan> made = plan(*problem, recipe, plan_options);
+    if (!made.ok()) return made.status();
+    if (Status s = check_output(out, lse, *problem); !s.ok()) return s;
+    QuantizedKv kv;
+    QuantizedQ qq;
+    if (Status s = made->quantize_kv(k, v, kv, stream); !s.ok()) return s;
+    if (Status s = made->quantize_q(q, kv, qq, stream); !s.ok()) return s;
+    return made->attend(qq, kv, out, lse, nullptr, 0, stream);
+  });
+}
+
+Result<QuantizedKv> QuantizedKv::heads(std::int64_t first, std::int64_t count) const {
+  if (first < 0 || count < 1 || count > head_count() - first) {
+    return invalid_argument(concat("heads [", first, ", ", first + count, ") are not within the ",
+                                   head_count(), " heads of this buffer"));
+  }
+  QuantizedKv part = *this;
+  part.first_head_ = first_head_ + first;
+  part.head_count_ = count;
+  return part;
+}
+
+}  // namespace octavo
