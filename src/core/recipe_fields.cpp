@@ -41,7 +41,7 @@ struct Field {
 template <class Enum>
 Field enum_field(const char* name, Enum Recipe::*member, const char* help) {
   std::string values;
-  for (const char* word : Names<Enum>::words) values += (values.empty() ? "" : "|") + std::string(word);
+  for (const char* word : Names<Enum>::words) values.append(values.empty() ? "" : "|").append(word);
   return {name, help, values,
           [member](const Recipe& r) {
             return std::string(Names<Enum>::words[static_cast<std::size_t>(r.*member)]);
@@ -145,7 +145,7 @@ Status set_field(Recipe& recipe, std::string_view field, std::string_view value)
       return invalid_argument(
           concat("recipe field ", field, " = '", value, "' is not possible; it takes ", f.values));
     }
-    known += (known.empty() ? "" : ", ") + std::string(f.name);
+    known.append(known.empty() ? "" : ", ").append(f.name);
   }
   return invalid_argument(concat("recipe field '", field, "' is not known; there are: ", known));
 }
