@@ -66,10 +66,11 @@ OCTAVO_HD constexpr float round_to_f16(float x) { return f16_to_f32(f32_to_f16(x
 OCTAVO_HD constexpr double round_to_f16(double x) { return static_cast<double>(f16_to_f32(f64_to_f16(x))); }
 
 // a * b + c, exact, rounded once. Every NaN result is 0x7FFF, the pattern CUDA's half fma returns.
-// The product is exact in double (22 bits). The double sum then suffices: where it is inexact, its rounding is
-// not seen. A product that reaches a quarter of c's f16 step has its last bit within 35 bits of c's top: exact.
-// A smaller product leaves c whatever its low bits are. A product above c matters below 2^17 only (beyond, the
-// result is infinite), and from there down to 2^-24 or, below 2^-3, down to 2^-48 are at most 46 bits: exact.
+// The product is exact in double (22 bits). The double sum then suffices: where it is inexact, its rounding
+// is not seen. A product that reaches a quarter of c's f16 step has its last bit within 35 bits of c's top:
+// exact. A smaller product leaves c whatever its low bits are. A product above c matters below 2^17 only
+// (beyond, the result is infinite), and from there down to 2^-24 or, below 2^-3, down to 2^-48 are at most 46
+// bits: exact.
 OCTAVO_HD constexpr uint16_t fma_f16(uint16_t a, uint16_t b, uint16_t c) {
   constexpr uint16_t nan = 0x7FFF;
   constexpr int infinity = 0x7C00;
