@@ -2,6 +2,7 @@
 // quantization" and "Quantization of Q and K"). Everything is f32; means are summed in f64 and rounded once,
 // so that no order of summation is part of the definition.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -28,13 +29,13 @@ struct Matrix {
   std::vector<float> data;
 };
 
+/// Rows [begin, begin + count) of one head; clears `finite` at NaN or infinity.
 Matrix load(const HeadsView& tensor, const Sequence& sequence, std::int64_t head, std::int64_t begin,
-            std::int64_t count, std::int64_t channels, bool check_finite, NonFinite& bad) {
+            std::int64_t count, std::int64_t channels, std::atomic<bool>& finite) {
   Matrix m(count, channels);
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < count; ++i)
     load_row(tensor, sequence.batch, head, begin + i, channels, m.row(i));
-    if (check_finite) note_non_finite(bad, m.row(i), channels, sequence.batch, head, begin + i);
-  }
+  if (!std::all_of(m.data.begin(), m.data.end(), [](float x) { return std::isfinite(x); })) finite = false;
   return m;
 }
 
@@ -191,22 +192,20 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
   const HeadsView keys = heads_view(k, problem.options.layout);
   const HeadsView values = heads_view(v, problem.options.layout);
   const std::int64_t items = layout.sequences * problem.kv_heads;
-  std::vector<NonFinite> bad_k(static_cast<std::size_t>(items));
-  std::vector<NonFinite> bad_v(static_cast<std::size_t>(items));
+  std::atomic<bool> finite_k{true};
+  std::atomic<bool> finite_v{true};
   cpu::parallel_for(call.threads, items, [&](std::int64_t item, int) {
-    const auto slot = static_cast<std::size_t>(item);
     const std::int64_t index = item / problem.kv_heads;
     const std::int64_t head = item % problem.kv_heads;
     const Sequence& s = problem.sequences[static_cast<std::size_t>(index)];
     const KvHead<float> at = layout.head(reinterpret_cast<float*>(kv), index, head);
-    const bool check = problem.options.check_finite;
-    quantize_keys(load(keys, s, head, s.k_begin, s.k_len, problem.head_dim, check, bad_k[slot]), call.recipe,
+    quantize_keys(load(keys, s, head, s.k_begin, s.k_len, problem.head_dim, finite_k), call.recipe,
                   layout.padded, at);
-    quantize_values(load(values, s, head, s.k_begin, s.k_len, problem.head_dim, check, bad_v[slot]),
-                    call.recipe, at);
+    quantize_values(load(values, s, head, s.k_begin, s.k_len, problem.head_dim, finite_v), call.recipe, at);
   });
-  if (Status s = refuse_non_finite("k", bad_k); !s.ok()) return s;
-  return refuse_non_finite("v", bad_v);
+  if (!problem.options.check_finite) return {};
+  if (!finite_k) return refuse_non_finite("k", k, problem, false);
+  return finite_v ? Status{} : refuse_non_finite("v", v, problem, false);
 }
 
 Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq) {
@@ -216,7 +215,7 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   const QLayout layout(problem, recipe);
   const HeadsView queries = heads_view(q, problem.options.layout);
   const std::int64_t items = layout.sequences * problem.q_heads;
-  std::vector<NonFinite> bad(static_cast<std::size_t>(items));
+  std::atomic<bool> finite{true};
   cpu::parallel_for(call.threads, items, [&](std::int64_t item, int) {
     const std::int64_t index = item / problem.q_heads;
     const std::int64_t head = item % problem.q_heads;
@@ -224,8 +223,7 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
     const QHead<float> at = layout.head(reinterpret_cast<float*>(qq), index, head);
     const KvHead<const float> keys = kv_layout.head(reinterpret_cast<const float*>(kv.data), index,
                                                     kv.first_head + head / problem.group());
-    Matrix m = load(queries, s, head, s.q_begin, s.q_len, problem.head_dim, problem.options.check_finite,
-                    bad[static_cast<std::size_t>(item)]);
+    Matrix m = load(queries, s, head, s.q_begin, s.q_len, problem.head_dim, finite);
 
     const float given = given_q_absmax(problem, s, head);
     if (given >= 0.0F) {
@@ -255,7 +253,8 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
         codes[c] = on_grid(recipe.qk_format, m.row(i)[c], at.delta[i], recipe.q_range);
     }
   });
-  return refuse_non_finite("q", bad);
+  if (!problem.options.check_finite || finite) return {};
+  return refuse_non_finite("q", q, problem, true);
 }
 
 }  // namespace octavo::reference

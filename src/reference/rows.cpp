@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "core/text.hpp"
-#include "numerics/bfloat16.hpp"
-#include "numerics/float16.hpp"
 
 namespace octavo::reference {
 
@@ -42,17 +40,6 @@ Status check_rows(const Problem& problem, const RowLists& rows) {
   return {};
 }
 
-float read_element(const void* data, DType dtype, std::int64_t offset) {
-  switch (dtype) {
-    case DType::f16:
-      return numerics::f16_to_f32(static_cast<const std::uint16_t*>(data)[offset]);
-    case DType::bf16:
-      return numerics::bf16_to_f32(static_cast<const std::uint16_t*>(data)[offset]);
-    default:
-      return static_cast<const float*>(data)[offset];
-  }
-}
-
 void load_row(const HeadsView& tensor, std::int64_t batch, std::int64_t head, std::int64_t token,
               std::int64_t channels, float* row) {
   const std::int64_t start = tensor.offset(batch, head, token);
@@ -63,40 +50,8 @@ void load_row(const HeadsView& tensor, std::int64_t batch, std::int64_t head, st
 void store_row(const MutableHeadsView& tensor, std::int64_t batch, std::int64_t head, std::int64_t token,
                std::int64_t channels, const float* row) {
   const std::int64_t start = tensor.offset(batch, head, token);
-  for (std::int64_t c = 0; c < channels; ++c) {
-    const std::int64_t at = start + c * tensor.channel_stride;
-    switch (tensor.dtype) {
-      case DType::f16:
-        static_cast<std::uint16_t*>(tensor.data)[at] = numerics::f32_to_f16(row[c]);
-        break;
-      case DType::bf16:
-        static_cast<std::uint16_t*>(tensor.data)[at] = numerics::f32_to_bf16(row[c]);
-        break;
-      default:
-        static_cast<float*>(tensor.data)[at] = row[c];
-    }
-  }
-}
-
-void note_non_finite(NonFinite& seen, const float* row, std::int64_t channels, std::int64_t batch,
-                     std::int64_t head, std::int64_t token) {
-  if (seen.found) return;
-  for (std::int64_t c = 0; c < channels; ++c) {
-    if (std::isfinite(row[c])) continue;
-    seen = {true, batch, head, token, c, row[c]};
-    return;
-  }
-}
-
-Status refuse_non_finite(std::string_view name, std::span<const NonFinite> found) {
-  for (const NonFinite& bad : found) {
-    if (!bad.found) continue;
-    return invalid_argument(
-        concat(name, " holds ", bad.value, " at batch ", bad.batch, ", head ", bad.head, ", token ",
-               bad.token, ", channel ", bad.channel,
-               "; only finite values are supported (check_finite = false skips this check)"));
-  }
-  return {};
+  for (std::int64_t c = 0; c < channels; ++c)
+    write_element(tensor.data, tensor.dtype, start + c * tensor.channel_stride, row[c]);
 }
 
 }  // namespace octavo::reference

@@ -2,14 +2,12 @@
 // that a row sees, and the first value that is not finite.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/heads_view.hpp"
+#include "core/rows.hpp"
 #include "octavo/attention.hpp"
 
 namespace octavo::reference {
@@ -29,29 +27,12 @@ std::vector<RowBlock> row_blocks(const Problem& problem, const RowLists& rows, s
 /// ok, or an invalid_argument that names the list or the row that does not exist.
 Status check_rows(const Problem& problem, const RowLists& rows);
 
-/// One element as f32; dtype f32, f16 or bf16.
-float read_element(const void* data, DType dtype, std::int64_t offset);
 /// `channels` values of one token as f32.
 void load_row(const HeadsView& tensor, std::int64_t batch, std::int64_t head, std::int64_t token,
               std::int64_t channels, float* row);
 /// The opposite, rounded to the tensor's dtype.
 void store_row(const MutableHeadsView& tensor, std::int64_t batch, std::int64_t head, std::int64_t token,
                std::int64_t channels, const float* row);
-
-/// Where a tensor first holds NaN or infinity.
-struct NonFinite {
-  bool found = false;
-  std::int64_t batch = 0;
-  std::int64_t head = 0;
-  std::int64_t token = 0;
-  std::int64_t channel = 0;
-  float value = 0.0F;
-};
-/// Looks through one row, unless something was found before.
-void note_non_finite(NonFinite& seen, const float* row, std::int64_t channels, std::int64_t batch,
-                     std::int64_t head, std::int64_t token);
-/// ok, or an invalid_argument that names the tensor and the first of the values found.
-Status refuse_non_finite(std::string_view name, std::span<const NonFinite> found);
 
 /// Mask and bias of a problem, looked up once.
 struct MaskAndBias {
