@@ -3,6 +3,9 @@
 # -ffp-contract=off: a*b+c is fused only where the source says so, so that every compiler and tier gives the same bits.
 add_library(octavo_options INTERFACE)
 target_compile_options(octavo_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(octavo_options INTERFACE -Wno-restrict) # GCC 12 warns about its own std::string ("" + text)
+endif()
 if(OCTAVO_SANITIZE)
   target_compile_options(octavo_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_link_options(octavo_options INTERFACE -fsanitize=address,undefined)
@@ -34,3 +37,8 @@ function(octavo_fuzz name)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endfunction()
+
+# Instruction sets of the CPU tiers, for the one file of each tier and its test.
+set(OCTAVO_AVX2 -mavx2 -mfma -mf16c)
+set(OCTAVO_AVX512 ${OCTAVO_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vnni
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>) # GCC 12 warns about its own avx512fintrin.h

@@ -6,6 +6,7 @@
 #include "core/kernel.hpp"
 #include "core/text.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/tier.hpp"
 #include "octavo/attention.hpp"
 
 namespace octavo {
@@ -244,6 +245,9 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
     return invalid_argument(
         concat("q_absmax was given, but recipe ", wanted.name, " does not scale its queries"));
   }
+
+  if (Status s = problem.device.kind == Device::Kind::cpu ? cpu::forced_tier_status() : Status{}; !s.ok())
+    return s;
 
   const Kernel* best = nullptr;
   bool known = false;
