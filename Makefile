@@ -1,0 +1,48 @@
+# make        builds the library and the command (build/bin/octavo)
+# make demo   the main job on real data: every recipe on Q, K, V of a language model, one table
+# make test   builds and runs all tests
+# make lint   formatting and static checks
+# Every target installs what is missing first (Debian, Ubuntu; see scripts/setup.sh) and is quick the second time.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+PYTHON := .venv/bin/python
+CMAKE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+SOURCES = $(shell git ls-files '*.cpp' '*.hpp' '*.h' '*.c')
+
+.PHONY: all demo test sanitize lint format clean
+all:
+	@scripts/setup.sh build
+	@$(CMAKE) -DOCTAVO_TESTS=OFF 
+	@echo "Building build/bin/octavo with $(JOBS) jobs"
+	@cmake --build $(BUILD) --parallel $(JOBS)
+
+demo: all
+	@$(BUILD)/bin/octavo demo
+
+test:
+	@scripts/setup.sh test
+	@$(CMAKE) -DOCTAVO_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(PYTHON))
+	@cmake --build $(BUILD) --parallel $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure
+	@echo "Installing the Python package into .venv"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation .
+	@$(PYTHON) -m pytest -q tests/python
+
+sanitize:
+	@scripts/setup.sh test
+	@cmake --preset sanitize -DPython3_EXECUTABLE=$(abspath $(PYTHON))
+	@cmake --build --preset sanitize --parallel $(JOBS)
+	@ctest --preset sanitize
+
+lint:
+	clang-format --dry-run --Werror $(SOURCES)
+	clang-tidy -p $(BUILD) --quiet $(filter src/core/% src/cpu/driver% src/cpu/layout% src/io/% src/reference/% src/capi/% tools/%,$(filter %.cpp,$(SOURCES)))
+	ruff format --check .
+	ruff check .
+
+format:
+	clang-format -i $(SOURCES)
+	ruff format .
+
+clean:
+	rm -rf $(BUILD)
