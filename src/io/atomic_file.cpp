@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cinttypes>
 #include <climits>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -144,7 +147,9 @@ std::string temporary_name(const std::string& name) {
     clock_gettime(CLOCK_MONOTONIC, &now);  // early boot or an old kernel: unique enough, since O_EXCL decides
     random = static_cast<std::uint64_t>(now.tv_nsec);
   }
-  const std::string suffix = ".tmp." + std::to_string(getpid()) + "." + std::to_string(random);
+  std::array<char, 17> hex{};
+  std::snprintf(hex.data(), hex.size(), "%016" PRIx64, random);
+  const std::string suffix = ".tmp." + std::to_string(getpid()) + "." + hex.data();
   std::size_t kept = std::min(name.size(), static_cast<std::size_t>(NAME_MAX) - suffix.size());
   const auto continues = [&](std::size_t i) {
     return (static_cast<unsigned char>(name[i]) & 0xC0U) == 0x80U;

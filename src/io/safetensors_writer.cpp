@@ -36,7 +36,8 @@ Status check_name(const std::string& name) {
   return {};
 }
 
-Status check_view(const NamedTensor& tensor) {
+/// Bytes of a tensor that can be written.
+Result<std::uint64_t> checked_bytes(const NamedTensor& tensor) {
   const TensorView& view = tensor.view;
   const auto wrong = [&](const std::string& what) {
     return invalid_argument(tensor_label(tensor.name) + ": " + what);
@@ -54,22 +55,39 @@ Status check_view(const NamedTensor& tensor) {
     return wrong("shape " + shape_text(shape_of(view)) + " is negative or its size overflows 63 bits");
   }
   if (*bytes > 0 && view.data == nullptr) return wrong("data is null");
-  return {};
+  return *bytes;
 }
 
-Status check(std::span<const NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
+struct Entry {
+  const NamedTensor* tensor = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// The tensors in the order of the file, if all of them can be written.
+Result<std::vector<Entry>> layout(std::span<const NamedTensor> tensors) {
+  std::vector<Entry> entries;
   std::set<std::string_view> names;
   std::uint64_t total = 0;
   for (const NamedTensor& tensor : tensors) {
     if (Status s = check_name(tensor.name); !s.ok()) return s;
-    if (Status s = check_view(tensor); !s.ok()) return s;
-    if (!names.insert(tensor.name).second)
+    const Result<std::uint64_t> bytes = checked_bytes(tensor);
+    if (!bytes.ok()) return bytes.status();
+    if (!names.insert(tensor.name).second) {
       return invalid_argument(tensor_label(tensor.name) + " is given twice");
-    total += *byte_count(shape_of(tensor.view), tensor.view.dtype);  // both terms are below 2^63
+    }
+    total += *bytes;  // both terms are below 2^63
     if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return invalid_argument(tensor_label(tensor.name) + ": the tensors together overflow 63 bits");
     }
+    entries.push_back({&tensor, *bytes});
   }
+  std::ranges::sort(entries, {}, [](const Entry& e) {
+    return std::tuple<std::size_t, std::string_view>(layout_rank(e.tensor->view.dtype), e.tensor->name);
+  });
+  return entries;
+}
+
+Status check_metadata(const std::map<std::string, std::string>& metadata) {
   for (const auto& [key, value] : metadata) {
     if (first_invalid_utf8(key) || first_invalid_utf8(value)) {
       return invalid_argument("metadata " + in_quotes(key) + ": key or value is not UTF-8");
@@ -80,8 +98,8 @@ Status check(std::span<const NamedTensor> tensors, const std::map<std::string, s
 
 std::string json_string(std::string_view text) { return nlohmann::json(text).dump(); }
 
-/// Header length and header. Padded with spaces, so that data begins on 8 bytes.
-std::string header_text(const std::vector<const NamedTensor*>& sorted,
+/// The header, padded with spaces so that data begins on 8 bytes.
+std::string header_text(const std::vector<Entry>& entries,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   const auto separate = [&] {
@@ -96,11 +114,11 @@ std::string header_text(const std::vector<const NamedTensor*>& sorted,
     text += '}';
   }
   std::uint64_t begin = 0;
-  for (const NamedTensor* tensor : sorted) {
-    const TensorView& view = tensor->view;
-    const std::uint64_t end = begin + *byte_count(shape_of(view), view.dtype);
+  for (const Entry& entry : entries) {
+    const TensorView& view = entry.tensor->view;
+    const std::uint64_t end = begin + entry.bytes;
     separate();
-    text += json_string(tensor->name) + R"(:{"dtype":")" + std::string(file_name_of(view.dtype)) +
+    text += json_string(entry.tensor->name) + R"(:{"dtype":")" + std::string(file_name_of(view.dtype)) +
             R"(","shape":)" + nlohmann::json(shape_of(view)).dump() + R"(,"data_offsets":[)" +
             std::to_string(begin) + "," + std::to_string(end) + "]}";
     begin = end;
@@ -138,13 +156,10 @@ Status write_checked(const std::string& path, std::span<const NamedTensor> tenso
   const auto in_file = [&](const Status& s) {
     return Status{s.code(), printable(path, PATH_MAX) + ": " + s.message()};
   };
-  if (const Status s = check(tensors, metadata); !s.ok()) return in_file(s);
-  std::vector<const NamedTensor*> sorted;
-  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::ranges::sort(sorted, {}, [](const NamedTensor* t) {
-    return std::tuple<std::size_t, std::string_view>(layout_rank(t->view.dtype), t->name);
-  });
-  const std::string header = header_text(sorted, metadata);
+  const Result<std::vector<Entry>> entries = layout(tensors);
+  if (!entries.ok()) return in_file(entries.status());
+  if (const Status s = check_metadata(metadata); !s.ok()) return in_file(s);
+  const std::string header = header_text(*entries, metadata);
   if (header.size() > kMaxHeaderBytes) {
     return in_file(invalid_argument("the header of " + std::to_string(header.size()) +
                                     " bytes is above the format's limit of " +
@@ -154,8 +169,8 @@ Status write_checked(const std::string& path, std::span<const NamedTensor> tenso
     const std::uint64_t length = header.size();
     if (Status s = sink.append(&length, kLengthBytes); !s.ok()) return s;
     if (Status s = sink.append(header.data(), header.size()); !s.ok()) return s;
-    for (const NamedTensor* tensor : sorted) {
-      if (Status s = append_elements(sink, tensor->view); !s.ok()) return s;
+    for (const Entry& entry : *entries) {
+      if (Status s = append_elements(sink, entry.tensor->view); !s.ok()) return s;
     }
     return {};
   });

@@ -9,11 +9,24 @@ import pathlib
 import struct
 import sys
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4, "I64": 8, "BOOL": 1, "F64": 8}
+SIZES = {
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "I8": 1,
+    "U8": 1,
+    "I32": 4,
+    "I64": 8,
+    "BOOL": 1,
+    "F64": 8,
+}
 
 
 def pack(header: object, data: bytes = b"", pad: int = 8) -> bytes:
-    text = header if isinstance(header, str) else json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    text = (
+        header if isinstance(header, str) else json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    )
     raw = text.encode()
     raw += b" " * (-len(raw) % pad)
     return struct.pack("<Q", len(raw)) + raw + data
@@ -32,9 +45,13 @@ def entries(*tensors: tuple[str, str, list[int]]) -> tuple[dict, bytes]:
 
 def seeds() -> dict[str, bytes]:
     every, every_data = entries(*[(d.lower(), d, [2, 1]) for d in SIZES if d != "F64"])
-    qkv, qkv_data = entries(("q", "F16", [1, 2, 2, 2]), ("k", "F16", [1, 1, 2, 2]), ("v", "F16", [1, 1, 2, 2]))
+    qkv, qkv_data = entries(
+        ("q", "F16", [1, 2, 2, 2]), ("k", "F16", [1, 1, 2, 2]), ("v", "F16", [1, 1, 2, 2])
+    )
     odd, odd_data = entries(("b", "U8", [1]), ("f", "F32", [2]), ("i", "I64", [1]))
-    ranks, ranks_data = entries(("scalar", "F32", []), ("five", "I8", [1, 1, 2, 1, 1]), ("none", "I64", [3, 0]))
+    ranks, ranks_data = entries(
+        ("scalar", "F32", []), ("five", "I8", [1, 1, 2, 1, 1]), ("none", "I64", [3, 0])
+    )
     one, one_data = entries(("a", "F32", [1]))
     double, double_data = entries(("a", "F64", [1]))
     text = json.dumps(one, separators=(",", ":"))

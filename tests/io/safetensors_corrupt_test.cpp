@@ -140,6 +140,8 @@ std::vector<Corruption> entry_corruptions() {
        "tensor 'q': data_offsets [4, 0] are reversed"},
       {"offsets_beyond", one(entry("\"F32\"", "[2]", "[0,8]")),
        "tensor 'q': data_offsets [0, 8] go beyond the 4 bytes of data"},
+      {"offsets_one_beyond", one(entry("\"U8\"", "[5]", "[0,5]")),
+       "tensor 'q': data_offsets [0, 5] go beyond the 4 bytes of data"},
       {"offsets_huge", one(entry("\"F32\"", "[1]", "[18446744073709551612,18446744073709551615]")),
        "go beyond the 4 bytes of data"},
       {"offsets_short", one(entry("\"F32\"", "[2]")),
