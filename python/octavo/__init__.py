@@ -6,6 +6,8 @@ o = octavo.sageattn(q, k, v, is_causal=True)            # the same call as sagea
 kv = octavo.quantize_kv(k, v); o = kv.attend(q)         # K and V quantized once
 """
 
+import sys as _sys
+
 from ._attention import QuantizedKV, attention, quantize_kv
 from ._octavo import version as _version
 from ._recipe import Recipe, recipe
@@ -14,6 +16,9 @@ from ._report import Comparison, ErrorMeasures, compare, info
 from ._sage import sageattn, sageattn_varlen
 
 __version__ = _version()
+
+if "torch" in _sys.modules:
+    from . import torch as torch
 
 __all__ = [
     "Comparison",

@@ -12,6 +12,8 @@ from ._arguments import LAYOUTS, flag, kernel_name, one_of, options
 from ._recipe import Recipe, Value, settle
 from ._tensor import FLOATS, Result, borrow, borrow_integers
 
+torch_hook: Any = None  # octavo.torch, once it is there: what to do while torch.compile traces
+
 
 def attention(
     q: Any,
@@ -64,6 +66,29 @@ def attention(
     supported here (another D for v, gradients, CUDA tensors). TypeError: something that is no tensor, or an
     unknown keyword.
     """
+    if torch_hook is not None and torch_hook.compiling():
+        return torch_hook.compiled(
+            q,
+            k,
+            v,
+            recipe=recipe,
+            overrides=overrides,
+            out=out,
+            return_lse=return_lse,
+            layout=layout,
+            causal=causal,
+            window=window,
+            scale=scale,
+            kv_lengths=kv_lengths,
+            mask=mask,
+            bias=bias,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            q_absmax=q_absmax,
+            threads=threads,
+            check_finite=check_finite,
+            kernel=kernel,
+        )
     layout_code = one_of("layout", layout, LAYOUTS)
     tensors = borrow("q", q), borrow("k", k), borrow("v", v)
     given = options(

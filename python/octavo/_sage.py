@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from . import _attention
 from ._arguments import flag, one_of, real, whole
 from ._attention import attention
-from ._recipe import Recipe
 from ._tensor import borrow, borrow_integers
 
 _LAYOUTS = {"HND": "hnd", "NHD": "nhd"}
@@ -22,14 +22,14 @@ _ACCUMULATORS = {
 }
 
 
-def _recipe(smooth_k: Any, qk_quant_gran: Any, pv_accum_dtype: Any) -> Recipe:
+def _recipe(smooth_k: Any, qk_quant_gran: Any, pv_accum_dtype: Any) -> dict[str, Any]:
     accumulator = "fp32+fp16" if pv_accum_dtype is None else pv_accum_dtype
     preset, fields = one_of("pv_accum_dtype", accumulator, _ACCUMULATORS)
     fields = {**fields, "smooth_k": flag("smooth_k", smooth_k)}
     if qk_quant_gran is not None:
         group = one_of("qk_quant_gran", qk_quant_gran, _GRANULARITIES)
         fields |= {"q_group": group, "k_group": group}
-    return Recipe(preset, **fields)
+    return {"recipe": preset, "overrides": fields}
 
 
 def sageattn(
@@ -88,12 +88,12 @@ def sageattn(
     if causal and attn_mask is not None:
         raise ValueError("is_causal is True and attn_mask is given; give one of them")
     if not flag("enable_gqa", enable_gqa):
-        _check_equal_heads(borrow("q", q).shape, borrow("k", k).shape, layout)
+        _check_equal_heads(q, k, layout)
     return attention(
         q,
         k,
         v,
-        recipe=_recipe(smooth_k, qk_quant_gran, pv_accum_dtype),
+        **_recipe(smooth_k, qk_quant_gran, pv_accum_dtype),
         layout=layout,
         causal="top_left" if causal else "none",
         scale=scale if sm_scale is None else sm_scale,
@@ -105,14 +105,19 @@ def sageattn(
 def _mask_or_bias(attn_mask: Any) -> dict[str, Any]:
     if attn_mask is None:
         return {}
+    hook = _attention.torch_hook
+    if hook is not None and hook.compiling():
+        return {"mask" if hook.is_bool(attn_mask) else "bias": attn_mask}
     dtype = borrow("attn_mask", attn_mask, ("bool", "float32", "float16", "bfloat16")).dtype
     return {"mask" if dtype == "bool" else "bias": attn_mask}
 
 
-def _check_equal_heads(q: tuple[int, ...], k: tuple[int, ...], layout: str) -> None:
+def _check_equal_heads(q: Any, k: Any, layout: str) -> None:
     axis = 1 if layout == "hnd" else 2
-    if len(q) == 4 and len(k) == 4 and q[axis] != k[axis]:
-        raise ValueError(f"q has {q[axis]} heads and k has {k[axis]}; enable_gqa=False needs equal numbers")
+    # Other ranks, and things without a shape, are attention's to refuse.
+    heads = [x.shape[axis] for x in (q, k) if len(getattr(x, "shape", ())) == 4]
+    if len(heads) == 2 and heads[0] != heads[1]:
+        raise ValueError(f"q has {heads[0]} heads and k has {heads[1]}; enable_gqa=False needs equal numbers")
 
 
 def sageattn_varlen(
@@ -147,7 +152,7 @@ def sageattn_varlen(
         q,
         k,
         v,
-        recipe=_recipe(smooth_k, None, None),
+        **_recipe(smooth_k, None, None),
         layout="thd",
         causal="top_left" if flag("is_causal", is_causal) else "none",
         scale=sm_scale,

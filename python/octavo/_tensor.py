@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -74,6 +75,8 @@ def _from_numpy(name: str, x: np.ndarray, writable: bool) -> _octavo.Tensor:
 
 
 def _from_dlpack(name: str, x: Any, writable: bool) -> _octavo.Tensor:
+    if "torch" in sys.modules and "octavo.torch" not in sys.modules:
+        importlib.import_module("octavo.torch")  # torch came after octavo: register the operator now
     if getattr(x, "requires_grad", False):
         torch = sys.modules.get("torch")
         if torch is None or torch.is_grad_enabled():
