@@ -1,10 +1,10 @@
-"""Octavo's CPU recipes against their peers, all in one run on the same cores: torch SDPA (f32, bf16) and onnxruntime (f32).
+"""Octavo's CPU recipes against their peers, all in one run on the same cores.
 
     python bench/peers_cpu.py --tokens 4096 --head-dims 64 128 --json bench/results/NAME.json
 
-Needs the octavo package; peers that cannot be imported are left out and named. Octavo's figures include quantization (one call of
-octavo.attention); `octavo bench` gives the kernels alone.
-Contenders take turns, so that a drifting clock meets all of them; minimum and median over the repeats are kept.
+Peers: torch SDPA (f32, bf16) and onnxruntime's MultiHeadAttention (f32); those that cannot be imported are
+left out and named. Octavo's figures are whole calls of octavo.attention, quantization included; `octavo bench`
+gives the kernels alone. Contenders take turns, so that a drifting clock meets all of them.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 import octavo
 
 RECIPES = ["cpu8", "sage-8+16", "sage2++-8+8", "sage2-8+8", "int8-icl", "half"]
@@ -147,9 +148,8 @@ def run(arguments):
                         if peers and name.startswith("octavo")
                         else ""
                     )
-                    print(
-                        f"  {name:34} {best * 1e3:9.2f} ms  {best * 1e9 / scores:7.3f} ns/score  rel. L1 {error:.4f}  {ratio}"
-                    )
+                    speed = f"{best * 1e3:9.2f} ms  {best * 1e9 / scores:7.3f} ns/score"
+                    print(f"  {name:34} {speed}  rel. L1 {error:.4f}  {ratio}")
                     results.append(
                         {
                             "problem": {
