@@ -3,7 +3,7 @@
     python bench/peers_cpu.py --tokens 4096 --head-dims 64 128 --json bench/results/NAME.json
 
 Peers: torch SDPA (f32, bf16) and onnxruntime's MultiHeadAttention (f32); those that cannot be imported are
-left out and named. Octavo's figures are whole calls of octavo.attention, quantization included; `octavo bench`
+left out and named. Octavo's figures are whole calls of octavo.attention, with quantization; `octavo bench`
 gives the kernels alone. Contenders take turns, so that a drifting clock meets all of them.
 """
 
