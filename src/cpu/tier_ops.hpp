@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "cpu/attend.hpp"
+#include "cpu/attend_cpu8.hpp"
 #include "cpu/quantize.hpp"
 #include "cpu/tier.hpp"
+#include "cpu/values_cpu8.hpp"
 
 namespace octavo::cpu {
 
@@ -43,6 +45,12 @@ struct TierFunctions {
     return {sizeof(float), quantize_float_values, Kernel::scratch_bytes, run<Kernel>};
   }
 
+  static AttentionOps cpu8() {
+    using Kernel = Cpu8Attention<V>;
+    return {sizeof(typename Codes<V>::ValueElement), Cpu8Values<V>::quantize, Kernel::scratch_bytes,
+            run<Kernel>};
+  }
+
   static TierOps make(std::string_view name) {
     TierOps ops;
     ops.name = name;
@@ -57,6 +65,7 @@ struct TierFunctions {
     ops.key_terms = Quantizer<V>::key_terms;
     ops.int8 = float_values<Attention<V, Int8Scores<V>, FloatValues<V>>>();
     ops.float32 = float_values<Attention<V, FloatScores<V>, FloatValues<V>>>();
+    ops.cpu8 = cpu8();
     return ops;
   }
 };

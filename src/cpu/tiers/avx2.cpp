@@ -1,5 +1,5 @@
 // The avx2 tier: see cpu/isa/avx2.hpp for what the instruction set gives, cpu/attend.hpp for the algorithm.
-#include "cpu/isa/avx2.hpp"
+#include "cpu/isa/codes_avx2.hpp"
 
 #include "cpu/tier_ops.hpp"
 

@@ -1,6 +1,6 @@
 // The avx512 tier: see cpu/isa/avx512.hpp for what the instruction set gives, cpu/attend.hpp for the
 // algorithm.
-#include "cpu/isa/avx512.hpp"
+#include "cpu/isa/codes_avx512.hpp"
 
 #include "cpu/tier_ops.hpp"
 

@@ -1,6 +1,6 @@
 // The portable tier: see cpu/isa/portable.hpp for what the instruction set gives, cpu/attend.hpp for the
 // algorithm.
-#include "cpu/isa/portable.hpp"
+#include "cpu/isa/codes_portable.hpp"
 
 #include "cpu/tier_ops.hpp"
 

@@ -1,0 +1,157 @@
+// Rows of f32, f16 or bf16 as f32, and the sums and largest magnitudes of their channels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/tile_job.hpp"
+
+namespace octavo::cpu {
+
+/// Magnitudes are compared as integers: the bits of |x| order as |x| does, and a NaN is above every number,
+/// so one value that is not finite shows in the maximum whatever came before or after it.
+template <class V>
+struct RowLoader {
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int kColumns =
+      4;  // vectors whose sums are in flight together: hides the latency of an addition
+
+  static bool is_finite(float x) { return x - x == 0.0F; }
+
+  static inline I magnitude(F x) { return V::bits(V::abs(x)); }
+
+  /// Largest of a vector of magnitudes, NaN above all.
+  static float largest(I top) {
+    std::int32_t lanes[V::kLanes];
+    std::memcpy(lanes, &top, sizeof lanes);
+    std::int32_t most = 0;
+    for (const std::int32_t lane : lanes) most = lane > most ? lane : most;
+    float x;
+    std::memcpy(&x, &most, sizeof x);
+    return x;
+  }
+
+  static inline float add_lanes(F x) {
+    float lanes[V::kLanes];
+    V::store(lanes, x);
+    float sum = 0.0F;
+    for (const float lane : lanes) sum += lane;
+    return sum;
+  }
+
+  /// One row as f32, zeros up to `channels`.
+  static void load_row(const RowSource& source, std::int64_t row, float* to, int channels) {
+    const std::byte* from = row_at(source, row);
+    const int whole = whole_vectors(source);
+    with_dtype(source.dtype, [&](auto dtype) {
+      for (int i = 0; i < whole; i += V::kLanes) V::store(to + i, load<dtype()>(from, i));
+    });
+    for (int i = whole; i < channels; i += V::kLanes) {
+      V::store(to + i, i < source.head_dim ? load_part(source, from, i) : V::zero());
+    }
+  }
+
+  /// sums[channels] += rows [begin, begin + count), in their order.
+  static void add_rows(const RowSource& source, std::int64_t begin, std::int64_t count, float* sums,
+                       int channels) {
+    over_columns(source, channels, [&](auto load_at, int i, auto vectors) {
+      F sum[vectors()];
+      for (int c = 0; c < vectors(); ++c) sum[c] = V::load(sums + i + c * V::kLanes);
+      for (std::int64_t n = begin; n < begin + count; ++n) {
+        const std::byte* from = row_at(source, n);
+        for (int c = 0; c < vectors(); ++c) sum[c] = V::add(sum[c], load_at(from, i + c * V::kLanes));
+      }
+      for (int c = 0; c < vectors(); ++c) V::store(sums + i + c * V::kLanes, sum[c]);
+    });
+  }
+
+  /// top[channels] = largest |x - mean| of `count` rows; NaN or inf when a value of the channel is.
+  static void absmax_rows(const RowSource& source, std::int64_t count, const float* mean, float* top,
+                          int channels) {
+    over_columns(source, channels, [&](auto load_at, int i, auto vectors) {
+      I most[vectors()];
+      F centre[vectors()];
+      for (int c = 0; c < vectors(); ++c) {
+        most[c] = V::set_int(0);
+        centre[c] = V::load(mean + i + c * V::kLanes);
+      }
+      for (std::int64_t n = 0; n < count; ++n) {
+        const std::byte* from = row_at(source, n);
+        for (int c = 0; c < vectors(); ++c) {
+          most[c] = V::max_int(magnitude(V::sub(load_at(from, i + c * V::kLanes), centre[c])), most[c]);
+        }
+      }
+      for (int c = 0; c < vectors(); ++c) V::store(top + i + c * V::kLanes, V::from_bits(most[c]));
+    });
+  }
+
+ private:
+  template <DType kDType>
+  struct Constant {
+    constexpr DType operator()() const { return kDType; }
+  };
+  template <int kCount>
+  struct Count {
+    constexpr int operator()() const { return kCount; }
+  };
+
+  template <class Body>
+  static inline void with_dtype(DType dtype, Body body) {
+    if (dtype == DType::f32) return body(Constant<DType::f32>{});
+    if (dtype == DType::f16) return body(Constant<DType::f16>{});
+    return body(Constant<DType::bf16>{});
+  }
+
+  static std::int64_t size_of_element(const RowSource& source) { return source.dtype == DType::f32 ? 4 : 2; }
+  static inline const std::byte* row_at(const RowSource& source, std::int64_t row) {
+    return static_cast<const std::byte*>(source.data) + row * source.token_stride * size_of_element(source);
+  }
+  /// Channels that whole vectors can load.
+  static int whole_vectors(const RowSource& source) {
+    return source.channel_stride == 1 ? source.head_dim / V::kLanes * V::kLanes : 0;
+  }
+
+  template <DType kDType>
+  static inline F load(const std::byte* row, int channel) {
+    if constexpr (kDType == DType::f32) return V::load(reinterpret_cast<const float*>(row) + channel);
+    if constexpr (kDType == DType::f16) return V::load_f16(row + channel * 2);
+    if constexpr (kDType == DType::bf16) return V::load_bf16(row + channel * 2);
+  }
+
+  /// A vector at a tail or of strided channels, zeros behind the last channel: gathered, then loaded.
+  static F load_part(const RowSource& source, const std::byte* row, int channel) {
+    const std::int64_t size = size_of_element(source);
+    const int rest = source.head_dim - channel;
+    alignas(64) std::byte packed[V::kLanes * 4] = {};
+    for (int j = 0; j < (rest < V::kLanes ? rest : V::kLanes); ++j) {
+      std::memcpy(packed + j * size, row + (channel + j) * source.channel_stride * size,
+                  static_cast<std::size_t>(size));
+    }
+    F x = V::zero();
+    with_dtype(source.dtype, [&](auto dtype) { x = load<dtype()>(packed, 0); });
+    return x;
+  }
+
+  /// body(load_at(row, channel), channel, vectors) for all channels, several vectors at once where the source
+  /// allows.
+  template <class Body>
+  static inline void over_columns(const RowSource& source, int channels, Body body) {
+    const int whole = whole_vectors(source);
+    int i = 0;
+    with_dtype(source.dtype, [&](auto dtype) {
+      constexpr DType kDType = dtype();
+      const auto load_at = [](const std::byte* row, int channel) { return load<kDType>(row, channel); };
+      for (; i + kColumns * V::kLanes <= whole; i += kColumns * V::kLanes)
+        body(load_at, i, Count<kColumns>{});
+      for (; i < whole; i += V::kLanes) body(load_at, i, Count<1>{});
+    });
+    const auto load_at = [&source](const std::byte* row, int channel) {
+      return channel < source.head_dim ? load_part(source, row, channel) : V::zero();
+    };
+    for (; i < channels; i += V::kLanes) body(load_at, i, Count<1>{});
+  }
+};
+
+}  // namespace octavo::cpu
