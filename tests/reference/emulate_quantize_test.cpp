@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "numerics/e4m3.hpp"
+#include "numerics/float16.hpp"
 #include "reference/emulate.hpp"
 #include "reference/problems.hpp"
 
@@ -119,6 +120,42 @@ TEST(Groups, LogitsAreThoseOfOperandsQuantizedByTheDefinition) {
       // Codes equal, so only the f32 scales and e4m3's f32 sums differ: a few units of 2^-24 (24 of them in
       // the sums).
       EXPECT_LE(worst, 2e-6 * largest);
+    }
+  }
+}
+
+TEST(F16Accumulator, RoundsOnceAfterEachTensorCoreStep) {
+  for (const Format format : {Format::f16, Format::e4m3}) {
+    Case c{.name = "plain", .q_heads = 1, .kv_heads = 1, .q_len = 40, .k_len = 50, .channels = 72};
+    c.fill();
+    // Values on the operand's grid with amax 16 = R, so that delta is 1 and the codes are the values.
+    for (std::vector<float>* x : {&c.q, &c.k}) {
+      for (float& value : *x)
+        value = format == Format::f16 ? numerics::round_to_f16(value) : numerics::round_to_e4m3(2.0F * value);
+      x->front() = 16.0F;
+    }
+    Recipe r = preset("turbo16");
+    r.smooth_k = false;
+    r.qk_format = format;
+    if (format == Format::e4m3) {
+      r.q_group = r.k_group = Granularity::per_head;
+      r.q_range = r.k_range = 16.0F;
+    }
+    const std::int64_t step = format == Format::e4m3 ? 32 : 16;  // channels of one product instruction
+    const std::vector<float> logits = logits_of(c, r, c.options());
+    const double unit = kLog2e / std::sqrt(static_cast<double>(c.channels));
+    for (std::int64_t i = 0; i < c.q_len; ++i) {
+      for (std::int64_t j = 0; j < c.k_len; ++j) {
+        double acc = 0.0;
+        for (std::int64_t d = 0; d < c.channels; ++d) {
+          acc += static_cast<double>(c.q[static_cast<std::size_t>(i * c.channels + d)]) *
+                 static_cast<double>(c.k[static_cast<std::size_t>(j * c.channels + d)]);
+          if ((d + 1) % step == 0 || d + 1 == c.channels) acc = numerics::round_to_f16(acc);
+        }
+        // The accumulator itself is equal; its scaling is f32.
+        ASSERT_NEAR(static_cast<double>(logits[static_cast<std::size_t>(i * c.k_len + j)]), acc * unit,
+                    3e-7 * std::abs(acc * unit));
+      }
     }
   }
 }

@@ -270,7 +270,8 @@ TEST(Hooks, LogitsFedBackGiveTheSameBitsAndOthersDoNot) {
   Case biased = c;
   biased.with_bias = true;
   biased.fill();
-  for (const auto& [name, bound] : bounds()) {
+  for (const auto& entry : bounds()) {
+    const std::string& name = entry.first;
     for (const Case* each : {&c, &biased}) {
       SCOPED_TRACE(name + (each == &c ? "" : " with bias"));
       const Result<Problem> problem =
