@@ -109,7 +109,7 @@ Status check_output(const MutableTensorView& out, const MutableTensorView& lse, 
   }
   for (int d = 0; d < out.rank; ++d) {
     const auto i = static_cast<std::size_t>(d);
-    if (out.strides[i] == 0 && out.shape[i] > 1)
+    if (out.strides[i] == 0 && out.shape[i] > 1 && out.elements() > 0)
       return invalid_argument(concat("out has stride 0 in dimension ", d, "; its elements must not overlap"));
   }
   if (lse.empty()) return {};
@@ -236,6 +236,9 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   Plan plan;
   Recipe wanted = recipe;
   if (recipe.name == "auto") {
+    Recipe untouched;
+    untouched.name = "auto";
+    if (recipe != untouched) return invalid_argument("recipe 'auto' takes no fields; name a preset and set them there");
     Result<Recipe> resolved = resolve_auto(problem, plan.reason_);
     if (!resolved.ok()) return resolved.status();
     wanted = *resolved;

@@ -33,6 +33,12 @@ TEST(Plan, RefusesWithWhatIsSupported) {
   EXPECT_NE(s.message().find("int8 and int4"), std::string::npos) << s.message();
 }
 
+TEST(Plan, AutoTakesNoFields) {
+  Recipe r = preset("auto");
+  r.smooth_v = true;
+  EXPECT_EQ(plan_for(Inputs({}), r).status().code(), StatusCode::invalid_argument);
+}
+
 TEST(Steps, CallersMemoryIsCheckedAndUsed) {
   const Inputs in({.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 30, .kv_len = 70});
   const Result<Plan> made = plan_for(in, preset("sage2-8+8"));
