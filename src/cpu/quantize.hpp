@@ -33,9 +33,10 @@ struct Quantizer {
 
   /// Largest |x| of a block after clamping, smoothing and rotation; inf or NaN when a value is not finite.
   static float block_absmax(const BlockJob& job) {
-    if (!prepare(job)) return __builtin_inff();
+    I magnitudes[kQueryBlock];
+    if (!prepare(job, magnitudes)) return __builtin_inff();
     I top = V::set_int(0);
-    for (int n = 0; n < job.count; ++n) top = V::max_int(row_absmax(job, n), top);
+    for (int n = 0; n < job.count; ++n) top = V::max_int(magnitudes[n], top);
     return Rows::largest(top);
   }
 
@@ -146,24 +147,35 @@ struct Quantizer {
     }
   }
 
-  // ---- rounding to integers
-  // --------------------------------------------------------------------------------
+  /// x / delta, correctly rounded, of a vector of deltas. Two fused steps from the product with the
+  /// reciprocal give the quotient's own bits (Markstein), as long as the remainder x - q * delta is exact:
+  /// not so for deltas near the ends of the range, and not without a fused multiply-add. Those divide.
+  class Divider {
+   public:
+    explicit Divider(F delta)
+        : delta_(delta),
+          minus_(V::sub(V::zero(), delta)),
+          reciprocal_(V::div(V::set(1.0F), delta)),
+          divides_(!Codes<V>::kFusedMultiplyAdd || V::any_greater(V::set(0x1p-60F), delta) ||
+                   V::any_greater(delta, V::set(0x1p60F))) {}
 
-  /// The product with the reciprocal is within 2^-22 |x / delta| < 2^-14 of the quotient, so only values that
-  /// near a tie can round differently; they are counted here and divided afterwards.
-  struct NearTie {
-    F distance = V::zero();
-    [[nodiscard]] bool any() const { return V::any_greater(distance, V::set(0.5F - 0x1p-13F)); }
+    [[nodiscard]] bool divides() const { return divides_; }
+    template <bool kDivides>
+    [[nodiscard]] inline F quotient(F x) const {
+      if constexpr (kDivides) return V::div(x, delta_);
+      const F q = V::mul(x, reciprocal_);
+      return V::fma(V::fma(q, minus_, x), reciprocal_, q);
+    }
+
+   private:
+    F delta_;
+    F minus_;
+    F reciprocal_;
+    bool divides_;
   };
 
-  static inline I round_integer(F x, F reciprocal, F limit, NearTie& near) {
-    const F t = clamp(V::mul(x, reciprocal), limit);
-    const I n = V::to_int(t);
-    near.distance = V::max(near.distance, V::abs(V::sub(t, V::to_float(n))));
-    return n;
-  }
-
-  static inline I round_quotient(F x, F delta, F limit) { return V::to_int(clamp(V::div(x, delta), limit)); }
+  /// Nearest integer within +-limit. The limit is an integer, so clamping first is the same.
+  static inline I to_integer(F quotient, F limit) { return V::to_int(clamp(quotient, limit)); }
 
  private:
   using Rows = RowLoader<V>;
@@ -172,23 +184,28 @@ struct Quantizer {
 
   static inline F clamp(F x, F limit) { return V::max(V::min(x, limit), V::sub(V::zero(), limit)); }
 
-  /// Row n of the block in integers, plus `offset`. limit is an integer, so clamping before rounding is the
-  /// same as after.
+  /// Row n of the block in integers, plus `offset`.
   template <class Element>
   static inline void narrow_row(const BlockJob& job, int n, float delta, int offset, Element* to) {
+    const Divider divider(V::set(delta));
+    if (divider.divides()) return narrow_row<true>(job, n, divider, offset, to);
+    narrow_row<false>(job, n, divider, offset, to);
+  }
+
+  template <bool kDivides, class Element>
+  static inline void narrow_row(const BlockJob& job, int n, const Divider& divider, int offset, Element* to) {
+    constexpr int kVectors = kChannelBlock / V::kLanes;
     const int channels = job.spec.channels;
     const float* row = job.scratch + static_cast<std::ptrdiff_t>(n) * channels;
     const F limit = V::set(job.spec.range);
-    const F reciprocal = V::set(1.0F / delta);
-    NearTie near;
-    for (int i = 0; i < channels; i += V::kLanes) {
-      const I x = round_integer(V::load(row + i), reciprocal, limit, near);
-      Codes<V>::narrow(V::add_int(x, V::set_int(offset)), to + i);
-    }
-    if (!near.any()) return;
-    for (int i = 0; i < channels; i += V::kLanes) {
-      const I x = round_quotient(V::load(row + i), V::set(delta), limit);
-      Codes<V>::narrow(V::add_int(x, V::set_int(offset)), to + i);
+    const I shift = V::set_int(offset);
+    for (int i = 0; i < channels; i += kChannelBlock) {
+      I x[kVectors];
+      OCTAVO_UNROLL for (int k = 0; k < kVectors; ++k) {
+        const F q = divider.template quotient<kDivides>(V::load(row + i + k * V::kLanes));
+        x[k] = V::add_int(to_integer(q, limit), shift);
+      }
+      Codes<V>::narrow(x, to + i);
     }
   }
 
@@ -196,47 +213,58 @@ struct Quantizer {
   static inline void pack_queries(const BlockJob& job, int n, const float* delta,
                                   typename V::QueryElement* to) {
     constexpr int kRows = V::kLanes * V::kGroups;
-    const int channels = job.spec.channels;
+    constexpr int kWords = Codes<V>::kTranspose;
+    const int words = job.spec.channels / V::kPack;
     alignas(64) typename V::QueryElement rows[V::kLanes][256];
     for (int i = 0; i < V::kLanes; ++i) {
       if (n + i < job.count) {
         narrow_row(job, n + i, delta[n + i], 0, rows[i]);
       } else {
-        std::memset(rows[i], 0, static_cast<std::size_t>(channels) * sizeof(typename V::QueryElement));
+        std::memset(rows[i], 0, sizeof rows[i]);
       }
     }
-    const I ones = V::set_int(V::kPack == 4 ? 0x01010101 : 0x00010001);
     I sum = V::set_int(0);
-    for (int word = 0; word < channels / V::kPack; word += Codes<V>::kTranspose) {
-      I columns[Codes<V>::kTranspose];
+    for (int word = 0; word < words; word += kWords) {
+      I columns[kWords];
       Codes<V>::transpose(&rows[0][0] + word * V::kPack, 256, columns);
-      const int count = channels / V::kPack - word < Codes<V>::kTranspose ? channels / V::kPack - word
-                                                                          : Codes<V>::kTranspose;
-      for (int i = 0; i < count; ++i) {
+      for (int i = 0; i < (words - word < kWords ? words - word : kWords); ++i) {
         std::memcpy(to + (word + i) * kRows * V::kPack, &columns[i], sizeof(I));
-        V::dot(sum, ones, columns[i]);
+        if constexpr (V::kKeyOffset != 0) V::dot(sum, V::set_int(0x01010101), columns[i]);
       }
     }
-    if (job.sum != nullptr) std::memcpy(job.sum + n, &sum, sizeof sum);
+    if constexpr (V::kKeyOffset != 0) {
+      if (job.sum != nullptr) std::memcpy(job.sum + n, &sum, sizeof sum);
+    }
   }
 
-  /// Loads the block into scratch and clamps, smooths and rotates it. False when a value is not finite.
-  static bool prepare(const BlockJob& job) {
+  /// Loads the block into scratch and clamps, smooths and rotates it; magnitudes[n]: maximum of row n over
+  /// channels kLanes apart. False when a value is not finite.
+  static bool prepare(const BlockJob& job, I* magnitudes) {
     const int channels = job.spec.channels;
-    I top = V::set_int(0);
     const bool clamped = job.clamp > 0.0F;
+    const F limit = V::set(job.clamp);
+    const float* mean = job.mean;
+    I given = V::set_int(0);
     for (int n = 0; n < job.count; ++n) {
       float* row = job.scratch + static_cast<std::ptrdiff_t>(n) * channels;
-      Rows::load_row(job.source, job.begin + n, row, channels);
-      for (int i = 0; i < channels; i += V::kLanes) top = V::max_int(Rows::magnitude(V::load(row + i)), top);
-      if (clamped) {
-        for (int i = 0; i < channels; i += V::kLanes)
-          V::store(row + i, clamp(V::load(row + i), V::set(job.clamp)));
+      I top = V::set_int(0);
+      if (!clamped && mean == nullptr) {
+        Rows::visit_row(job.source, job.begin + n, channels, [&top, row](int i, F x) {
+          top = V::max_int(Rows::magnitude(x), top);
+          V::store(row + i, x);
+        });
+        given = V::max_int(top, given);
+      } else {
+        Rows::visit_row(job.source, job.begin + n, channels,
+                        [&top, &given, row, mean, clamped, limit](int i, F x) {
+                          given = V::max_int(Rows::magnitude(x), given);
+                          if (clamped) x = clamp(x, limit);
+                          if (mean != nullptr) x = V::sub(x, V::load(mean + i));
+                          top = V::max_int(Rows::magnitude(x), top);
+                          V::store(row + i, x);
+                        });
       }
-      if (job.mean != nullptr) {
-        for (int i = 0; i < channels; i += V::kLanes)
-          V::store(row + i, V::sub(V::load(row + i), V::load(job.mean + i)));
-      }
+      magnitudes[n] = top;
       if (job.key_mean_product != nullptr) {
         F sum = V::zero();
         for (int i = 0; i < channels; i += V::kLanes)
@@ -255,7 +283,10 @@ struct Quantizer {
         numerics::hadamard_rotate(job.scratch + static_cast<std::ptrdiff_t>(r) * channels, n,
                                   job.spec.rotate_seed);
     }
-    return Rows::is_finite(Rows::largest(top));
+    if (job.smooth_rows || job.spec.rotate) {
+      for (int n = 0; n < job.count; ++n) magnitudes[n] = row_absmax(job, n);
+    }
+    return Rows::is_finite(Rows::largest(given));
   }
 
   static void subtract_row_mean(const BlockJob& job) {
@@ -298,7 +329,8 @@ struct Quantizer {
 
   /// Prepares the block and finds the delta of each row; writes the scales. False when a value is not finite.
   static bool find_deltas(const BlockJob& job, float* delta) {
-    const bool finite = prepare(job);
+    I magnitudes[kQueryBlock];
+    const bool finite = prepare(job, magnitudes);
     if (job.spec.group == Granularity::none || job.given_delta > 0.0F) {
       for (int n = 0; n < job.count; ++n) delta[n] = job.given_delta > 0.0F ? job.given_delta : 1.0F;
     } else {
@@ -308,7 +340,7 @@ struct Quantizer {
       for (int g = 0; g < groups; ++g) top[g] = V::set_int(0);
       for (int n = 0; n < job.count; ++n) {
         I& most = top[group_of(job.spec.group, job.queries, n)];
-        most = V::max_int(row_absmax(job, n), most);
+        most = V::max_int(magnitudes[n], most);
       }
       for (int g = 0; g < groups; ++g) of_group[g] = absmax_to_delta(Rows::largest(top[g]), job.divisor);
       for (int n = 0; n < job.count; ++n) delta[n] = of_group[group_of(job.spec.group, job.queries, n)];
@@ -349,7 +381,7 @@ struct Quantizer {
     switch (format) {
       case Format::int8:
       case Format::int4:
-        return V::to_float(round_quotient(x, delta, V::set(range)));
+        return V::to_float(to_integer(V::div(x, delta), V::set(range)));
       case Format::e4m3: {
         const F limit = V::set(range);  // grid-rounded by the driver
         return V::max(V::min(grid_e4m3<V>(V::div(x, delta)), limit), V::sub(V::zero(), limit));

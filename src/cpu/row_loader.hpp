@@ -41,16 +41,23 @@ struct RowLoader {
     return sum;
   }
 
-  /// One row as f32, zeros up to `channels`.
-  static void load_row(const RowSource& source, std::int64_t row, float* to, int channels) {
+  /// visit(channel, x) for the vectors of one row, zeros beyond the head dim up to `channels`.
+  template <class Visit>
+  static inline void visit_row(const RowSource& source, std::int64_t row, int channels, Visit visit) {
     const std::byte* from = row_at(source, row);
     const int whole = whole_vectors(source);
     with_dtype(source.dtype, [&](auto dtype) {
-      for (int i = 0; i < whole; i += V::kLanes) V::store(to + i, load<dtype()>(from, i));
+      constexpr DType kDType = dtype();
+      for (int i = 0; i < whole; i += V::kLanes) visit(i, load<kDType>(from, i));
     });
     for (int i = whole; i < channels; i += V::kLanes) {
-      V::store(to + i, i < source.head_dim ? load_part(source, from, i) : V::zero());
+      visit(i, i < source.head_dim ? load_part(source, from, i) : V::zero());
     }
+  }
+
+  /// One row as f32.
+  static void load_row(const RowSource& source, std::int64_t row, float* to, int channels) {
+    visit_row(source, row, channels, [to](int i, F x) { V::store(to + i, x); });
   }
 
   /// sums[channels] += rows [begin, begin + count), in their order.

@@ -18,6 +18,7 @@ struct Codes<Avx2> {
   using ValueElement = std::int16_t;
   static constexpr bool kFused =
       false;  // 16 registers: constants of the exponential beside 8 accumulators would spill
+  static constexpr bool kFusedMultiplyAdd = true;  // V::fma rounds once
   static constexpr int kStepUnroll =
       2;  // 64 turns for 256 keys: the end of a loop of 128 is not foreseen (Zen 3)
   static constexpr int kSumKeys = 256;  // 16-bit sums of 128 weights a lane: 128 * 255 < 2^15
@@ -85,9 +86,9 @@ struct Codes<Avx2> {
   }
   OCTAVO_INLINE void dot_values(I& a0, I& a1, I value, I w0, I w1) { dot_keys(a0, a1, value, w0, w1); }
 
-  OCTAVO_INLINE void narrow(I x, std::int16_t* to) {
-    const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+  OCTAVO_INLINE void narrow(const I (&x)[2], std::int16_t* to) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(x[0], x[1]), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), packed);
   }
   static constexpr int kTranspose = 8;
   OCTAVO_INLINE void transpose(const std::int16_t* rows, std::ptrdiff_t pitch, I (&columns)[kTranspose]) {

@@ -20,6 +20,7 @@ struct Codes<V> {
   using ValueElement = std::int8_t;
   static constexpr bool kFused =
       true;  // weights are made in the first pass over V: the two other pipes of Zen 5 do it
+  static constexpr bool kFusedMultiplyAdd = true;  // V::fma rounds once
   static constexpr int kStepUnroll = 1;
   static constexpr int kSumKeys = 1 << 20;  // s32 sums
 
@@ -73,9 +74,9 @@ struct Codes<V> {
   }
 
   template <class Element>
-  OCTAVO_INLINE void narrow(I x, Element* to) {  // the low byte of each, so s8 and u8 alike
+  OCTAVO_INLINE void narrow(const I (&x)[1], Element* to) {  // the low byte of each, so s8 and u8 alike
     static_assert(sizeof(Element) == 1);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x[0]));
   }
   static constexpr int kTranspose = 16;
   /// 16 x 16 words; columns beyond a row's last word are never used.

@@ -16,6 +16,7 @@ struct Codes<Portable> {
   using C = std::int16_t __attribute__((vector_size(32)));
   using ValueElement = std::int16_t;
   static constexpr bool kFused = false;
+  static constexpr bool kFusedMultiplyAdd = false;  // V::fma rounds once
   static constexpr int kStepUnroll = 1;
   static constexpr int kSumKeys = 1 << 20;
 
@@ -80,8 +81,11 @@ struct Codes<Portable> {
   }
   OCTAVO_INLINE void dot_values(I& a0, I& a1, I value, I w0, I w1) { dot_keys(a0, a1, value, w0, w1); }
 
-  OCTAVO_INLINE void narrow(I x, std::int16_t* to) {
-    for (int i = 0; i < Portable::kLanes; ++i) to[i] = static_cast<std::int16_t>(x[i]);
+  OCTAVO_INLINE void narrow(const I (&x)[2], std::int16_t* to) {
+    __m128i wide[4];
+    std::memcpy(wide, x, sizeof wide);
+    const __m128i packed[2] = {_mm_packs_epi32(wide[0], wide[1]), _mm_packs_epi32(wide[2], wide[3])};
+    std::memcpy(to, packed, sizeof packed);
   }
   static constexpr int kTranspose = 8;
   OCTAVO_INLINE void transpose(const std::int16_t* rows, std::ptrdiff_t pitch, I (&columns)[kTranspose]) {
