@@ -17,6 +17,8 @@ struct AttentionOps {
   bool (*quantize_values)(const ValueJob&) = nullptr;
   std::size_t (*scratch_bytes)(int key_tile) = nullptr;
   void (*run)(const TileJob&) = nullptr;
+  bool f16_queries = true;  ///< runs qk_format f16
+  bool f16_values = true;   ///< runs p_format and v_format f16
 };
 
 struct TierOps {
@@ -43,6 +45,8 @@ struct TierOps {
 const TierOps& portable_tier();
 const TierOps& avx2_tier();
 const TierOps& avx512_tier();
+const TierOps& avx512bf16_tier();
+const TierOps& amx_tier();
 
 /// A tier as the kernel table sees it.
 struct TierInfo {
@@ -59,5 +63,8 @@ bool tier_enabled(const TierInfo& tier);
 /// ok, or why OCTAVO_CPU_TIER cannot be honoured: unknown name, or a tier that this processor lacks. Never
 /// ignored.
 Status forced_tier_status();
+
+/// ok, or which 16-bit format of an effective recipe these kernels leave to another tier.
+Status accepts_formats(const AttentionOps& ops, const Recipe& recipe);
 
 }  // namespace octavo::cpu
