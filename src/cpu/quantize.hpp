@@ -48,9 +48,10 @@ struct Quantizer {
     constexpr int kRows = V::kLanes * V::kGroups;
     const std::ptrdiff_t tile_elements = static_cast<std::ptrdiff_t>(job.spec.channels) * kRows;
     if (is_integer(job.spec.format)) {
+      Divider divider;
       for (int n = 0; n < job.padded; n += V::kLanes) {
         auto* tile = static_cast<typename V::QueryElement*>(job.payload) + n / kRows * tile_elements;
-        pack_queries(job, n, delta, tile + n % kRows * V::kPack);
+        pack_queries(job, n, delta, divider, tile + n % kRows * V::kPack);
       }
       return finite;
     }
@@ -70,7 +71,11 @@ struct Quantizer {
     const std::ptrdiff_t channels = job.spec.channels;
     if (is_integer(job.spec.format)) {
       auto* to = static_cast<typename V::KeyElement*>(job.payload);
-      for (int n = 0; n < job.count; ++n) narrow_row(job, n, delta[n], V::kKeyOffset, to + n * channels);
+      Divider divider;
+      for (int n = 0; n < job.count; ++n) {
+        divider.set(delta[n]);
+        narrow_row(job, n, divider, V::kKeyOffset, to + n * channels);
+      }
       for (std::ptrdiff_t i = job.count * channels; i < job.padded * channels; ++i)
         to[i] = static_cast<typename V::KeyElement>(V::kKeyOffset);
     } else {
@@ -152,12 +157,20 @@ struct Quantizer {
   /// not so for deltas near the ends of the range, and not without a fused multiply-add. Those divide.
   class Divider {
    public:
+    Divider() = default;
     explicit Divider(F delta)
         : delta_(delta),
           minus_(V::sub(V::zero(), delta)),
           reciprocal_(V::div(V::set(1.0F), delta)),
           divides_(!Codes<V>::kFusedMultiplyAdd || V::any_greater(V::set(0x1p-60F), delta) ||
                    V::any_greater(delta, V::set(0x1p60F))) {}
+
+    /// One delta for all lanes; rows of a group come one after the other, so it is often the last one.
+    inline void set(float delta) {
+      if (delta == last_) return;
+      *this = Divider(V::set(delta));
+      last_ = delta;
+    }
 
     [[nodiscard]] bool divides() const { return divides_; }
     template <bool kDivides>
@@ -168,10 +181,11 @@ struct Quantizer {
     }
 
    private:
-    F delta_;
-    F minus_;
-    F reciprocal_;
-    bool divides_;
+    F delta_ = V::zero();
+    F minus_ = V::zero();
+    F reciprocal_ = V::zero();
+    bool divides_ = true;
+    float last_ = 0.0F;
   };
 
   /// Nearest integer within +-limit. The limit is an integer, so clamping first is the same.
@@ -186,8 +200,7 @@ struct Quantizer {
 
   /// Row n of the block in integers, plus `offset`.
   template <class Element>
-  static inline void narrow_row(const BlockJob& job, int n, float delta, int offset, Element* to) {
-    const Divider divider(V::set(delta));
+  static inline void narrow_row(const BlockJob& job, int n, const Divider& divider, int offset, Element* to) {
     if (divider.divides()) return narrow_row<true>(job, n, divider, offset, to);
     narrow_row<false>(job, n, divider, offset, to);
   }
@@ -210,7 +223,7 @@ struct Quantizer {
   }
 
   /// kLanes rows from n on, zeros from job.count on, to one group of a tile.
-  static inline void pack_queries(const BlockJob& job, int n, const float* delta,
+  static inline void pack_queries(const BlockJob& job, int n, const float* delta, Divider& divider,
                                   typename V::QueryElement* to) {
     constexpr int kRows = V::kLanes * V::kGroups;
     constexpr int kWords = Codes<V>::kTranspose;
@@ -218,7 +231,8 @@ struct Quantizer {
     alignas(64) typename V::QueryElement rows[V::kLanes][256];
     for (int i = 0; i < V::kLanes; ++i) {
       if (n + i < job.count) {
-        narrow_row(job, n + i, delta[n + i], 0, rows[i]);
+        divider.set(delta[n + i]);
+        narrow_row(job, n + i, divider, 0, rows[i]);
       } else {
         std::memset(rows[i], 0, sizeof rows[i]);
       }

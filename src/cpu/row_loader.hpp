@@ -128,7 +128,8 @@ struct RowLoader {
   }
 
   /// A vector at a tail or of strided channels, zeros behind the last channel: gathered, then loaded.
-  static F load_part(const RowSource& source, const std::byte* row, int channel) {
+  /// A function of its own, so that the loops that never come here keep their registers.
+  __attribute__((noinline)) static F load_part(const RowSource& source, const std::byte* row, int channel) {
     const std::int64_t size = size_of_element(source);
     const int rest = source.head_dim - channel;
     alignas(64) std::byte packed[V::kLanes * 4] = {};
