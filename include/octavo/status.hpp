@@ -51,9 +51,9 @@ inline Status io_error(std::string message) { return {StatusCode::io_error, std:
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}  // NOLINT(google-explicit-constructor): `return value;`
-  Result(Status status)
-      : state_(std::move(status)) {}  // NOLINT(google-explicit-constructor): `return status;`
+  // Implicit, so that functions can `return value;` and `return status;`.
+  Result(T value) : state_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : state_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] bool ok() const { return std::holds_alternative<T>(state_); }
   [[nodiscard]] Status status() const { return ok() ? Status{} : std::get<Status>(state_); }

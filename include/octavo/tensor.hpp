@@ -58,10 +58,11 @@ struct BasicTensorView {
     }
   }
 
-  /// A mutable view can be read wherever a view is asked for.
+  /// A mutable view can be read wherever a view is asked for, as T* converts to const T*.
   template <class Other>
-  requires(!std::is_same_v<Other, Pointer> && std::is_convertible_v<Other, Pointer>) BasicTensorView(
-      const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor): like T* to const T*
+  requires(!std::is_same_v<Other, Pointer> && std::is_convertible_v<Other, Pointer>)
+      // NOLINTNEXTLINE(google-explicit-constructor)
+      BasicTensorView(const BasicTensorView<Other>& other)
       : data(other.data),
         dtype(other.dtype),
         rank(other.rank),
