@@ -127,11 +127,11 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
   if (r.qk_accumulator == QkAccumulator::f16 && r.qk_format == Format::e4m3 && head_dim > 0) {
     const double bound = grid_range(r.qk_format, r.q_range) * grid_range(r.qk_format, r.k_range) *
                          static_cast<double>(head_dim);
-    if (!(bound <= kF16Max)) {
-      return invalid_argument(concat("range budget: q_range * k_range * head_dim = ", bound,
-                                     " exceeds 65504, the largest f16: at head_dim ", head_dim,
-                                     " the product q_range * k_range must be at most ",
-                                     kF16Max / static_cast<double>(head_dim)));
+    if (!(bound <= kF16Max)) {  // the recipe is sound, it does not reach this head dim
+      return unsupported(concat("range budget: q_range * k_range * head_dim = ", bound,
+                                " exceeds 65504, the largest f16: at head_dim ", head_dim,
+                                " the product q_range * k_range must be at most ",
+                                kF16Max / static_cast<double>(head_dim)));
     }
   }
   return {};
