@@ -1,20 +1,20 @@
 // cpu8 on tiles: the steps of attend_cpu8.hpp with both products on the tile unit, same codes and weights to
 // the bit. Masks, row maxima, the f32 path and the update are that file's own.
 //
-// Cycles per score at head dim 64, if nothing overlapped: K Q^T 0.06 + sums out 0.06, codes 0.13, weights
-// 0.14, V^T P^T 0.06 + 0.03 out, fold-in 0.03. So products are issued one step ahead of the vector work that
-// shares nothing with them:
-//   scores      products of 16 keys while the previous 16 become codes
-//   accumulate  weights of 64 keys, then their product with the first 32 channels, which runs while the next
-//   64
-//               weights are made; the other channels after that, one pair of channel tiles ahead of the
-//               fold-in
-// L1 at 256 keys: codes 16 KB, weights 8 KB, products 4 KB, O 8 KB. Products pass through 4 KB, never more:
-// loads wait for earlier stores 4 KB away (tile_scores.hpp).
+// What can overlap decides the order. While tile products are in flight, 512-bit floating point issues once a
+// cycle instead of twice, integers keep both; so products run beside the weights, which are integer work, and
+// not beside the conversion of sums to codes. Cycles per score at head dim 64:
+//   weights_and_scores  weights of this key tile 0.14, with K Q^T of the next tile and its stores (0.11) in
+//   their
+//                       shadow; every 64 keys the sums of the next tile become codes, 0.13, in the place of
+//                       the codes that were just used
+//   accumulate          V^T P^T 0.08, two channel tiles ahead of the fold-in, 0.03
+// L1 at 256 keys: codes 16 KB, weights 8 KB, products 8 KB, O 8 KB; K and V stream through.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/amx/tile_scores.hpp"
 #include "cpu/attend_cpu8.hpp"
@@ -35,6 +35,7 @@ struct TileCpu8 : Cpu8Attention<V> {
   using Base::kVectorBytes;
   static constexpr int kDepth = 64;  // keys of one product with V; tiles are cut in steps of this
   static constexpr int kProducts = kTileKeys * kRows;  // of one step of the first product, or a channel tile
+  static constexpr std::ptrdiff_t kChunkWeights = kDepth / 4 * kStepBytes;
 
   static void run(const TileJob& job) {
     std::byte* codes = job.scratch;
@@ -42,7 +43,6 @@ struct TileCpu8 : Cpu8Attention<V> {
     auto* wide = reinterpret_cast<float*>(codes + static_cast<std::ptrdiff_t>(job.key_tile) * kRows * 4);
     auto* products =
         reinterpret_cast<std::int32_t*>(wide);  // the f32 scores are done with when products come
-    const typename N::Constants constants;
     RowState<V> row;
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
       row.m[g] = V::set(-__builtin_inff());
@@ -51,22 +51,30 @@ struct TileCpu8 : Cpu8Attention<V> {
     for (int i = 0; i < job.value_channels * kRows; i += V::kLanes) V::store(job.out + i, V::zero());
 
     const Range seen = Base::seen_keys(job);
+    const std::int64_t count = job.tile_end - job.tile_begin;
+    const auto keys_of = [&](std::int64_t i) {
+      if (i >= count) return Range{};
+      return cut((job.spec.reverse ? job.tile_end - 1 - i : job.tile_begin + i) * job.key_tile, job.key_tile,
+                 seen);
+    };
     bool narrow = job.key_term == nullptr && job.addend == nullptr && Base::codes_fit_32_bits(job);
-    for (std::int64_t i = job.tile_begin; i < job.tile_end; ++i) {
-      const std::int64_t tile = job.spec.reverse ? job.tile_end - 1 - (i - job.tile_begin) : i;
-      const Range keys = cut(tile * job.key_tile, job.key_tile, seen);
-      if (keys.begin >= keys.end) continue;
+    C reference[V::kGroups];
+    C ahead[V::kGroups];  // best codes of the tile whose scores are already there
+    if (narrow) weights_and_scores(job, {}, keys_of(0), codes, weights, products, reference, ahead, row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Range keys = keys_of(i);
       const bool masked = keys.begin < job.full_begin || keys.end > job.full_end;
       F top[V::kGroups];
-      C reference[V::kGroups];
       if (narrow) {
-        scores(job, keys, codes, products, reference);
+        OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) reference[g] = ahead[g];
         if (masked) Base::hide_keys(job, keys, codes, reference);
         narrow = Base::row_maxima(job, keys, masked, reference, top);
       }
       if (!narrow) Base::wide_scores(job, keys, masked, wide, codes, reference, top, row);
       Base::update_max(top, row);
-      accumulate(job, keys, codes, weights, products, reference, constants, row);
+      weights_and_scores(job, keys, narrow ? keys_of(i + 1) : Range{}, codes, weights, products, reference,
+                         ahead, row);
+      accumulate(job, keys, weights, products, row);
     }
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
       V::store(job.m + g * V::kLanes, row.m[g]);
@@ -81,90 +89,115 @@ struct TileCpu8 : Cpu8Attention<V> {
             seen.end < end ? (seen.end + kDepth - 1) / kDepth * kDepth : end};
   }
 
-  // ---- scores
+  static int chunks_of(const Range& keys) { return static_cast<int>(keys.end - keys.begin) / kDepth; }
 
-  OCTAVO_STEP void scores(const TileJob& job, const Range& keys, std::byte* codes, std::int32_t* products,
-                          C (&reference)[V::kGroups]) {
+  // ---- softmax, and the first product of the next tile
+
+  OCTAVO_STEP void weights_and_scores(const TileJob& job, const Range& keys, const Range& next,
+                                      std::byte* codes, std::byte* weights, std::int32_t* products,
+                                      const C (&reference)[V::kGroups], C (&ahead)[V::kGroups],
+                                      RowState<V>& row) {
+    const typename N::Constants constants;
     TileProducts<V, false> tiles(job);
     F scale[V::kGroups];
+    C top[V::kGroups];
+    C best[V::kGroups];
+    I sum[V::kGroups];
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
       scale[g] = V::mul(V::load(job.q_scale + g * V::kLanes), V::set(Base::kSteps));
-      reference[g] = N::set_code(kLowestCode);
+      top[g] = reference[g];
+      best[g] = N::set_code(kLowestCode);
+      sum[g] = V::set_int(0);
     }
-    tiles.multiply(keys.begin, products);
-    int turn = 0;
-    for (std::int64_t key = keys.begin; key < keys.end; key += kTileKeys, turn ^= 1) {
-      if (key + kTileKeys < keys.end) tiles.multiply(key + kTileKeys, products + (turn ^ 1) * kProducts);
-      encode(job.k_scale + key, products + turn * kProducts, scale,
-             codes + (key - keys.begin) / 2 * kStepBytes, reference);
+    // Steps of 16 keys: the sums of a step are stored behind the weights of 16 keys, when they are there.
+    // Stores that wait would fill the scheduler.
+    const auto chunk = [&](int i, auto has_weights, auto has_scores) {
+      constexpr bool kWeights = decltype(has_weights)::value;
+      constexpr bool kScores = decltype(has_scores)::value;
+      std::byte* c = codes + i * (kDepth / 2 * kStepBytes);
+      std::byte* w = weights + i * kChunkWeights;
+      const std::int64_t key = next.begin + i * kDepth;
+      if constexpr (kScores) tiles.template begin<0>(key);
+      if constexpr (kWeights) make_weights<0>(c, w, top, constants, sum);
+      if constexpr (kScores) tiles.template end<0>(products);
+      if constexpr (kScores) tiles.template begin<1>(key + 16);
+      if constexpr (kWeights) make_weights<1>(c, w, top, constants, sum);
+      if constexpr (kScores) tiles.template end<1>(products + kProducts);
+      if constexpr (kScores) tiles.template begin<0>(key + 32);
+      if constexpr (kWeights) make_weights<2>(c, w, top, constants, sum);
+      if constexpr (kScores) tiles.template end<0>(products + 2 * kProducts);
+      if constexpr (kScores) tiles.template begin<1>(key + 48);
+      if constexpr (kWeights) make_weights<3>(c, w, top, constants, sum);
+      if constexpr (kScores) tiles.template end<1>(products + 3 * kProducts);
+      if constexpr (kScores) encode(job.k_scale + key, products, scale, c, best);
+    };
+    const int now = chunks_of(keys);
+    const int later = chunks_of(next);
+    int i = 0;
+    for (; i < now && i < later; ++i) chunk(i, std::true_type{}, std::true_type{});
+    for (; i < now; ++i) chunk(i, std::true_type{}, std::false_type{});
+    for (; i < later; ++i) chunk(i, std::false_type{}, std::true_type{});
+    OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
+      ahead[g] = best[g];
+      if (now > 0) Base::add_sum(sum[g], g, row);
     }
   }
 
+  /// Codes of 64 keys from their products.
   static inline void encode(const float* k_scale, const std::int32_t* products, const F (&scale)[V::kGroups],
-                            std::byte* codes, C (&reference)[V::kGroups]) {
+                            std::byte* codes, C (&best)[V::kGroups]) {
     const F key_scale = V::set(k_scale[0]);  // a block of 64 keys has one
     F step[V::kGroups];
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) step[g] = V::mul(scale[g], key_scale);
-    for (int k = 0; k < kTileKeys; k += 4) {
+    for (int k = 0; k < kDepth; k += 4) {
       OCTAVO_UNROLL for (int j = 0; j < 4; j += 2) {
         OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
           const std::int32_t* at = products + (k + j) * kRows + g * V::kLanes;
           const C pair = N::pack(V::to_int(V::mul(V::to_float(V::load_int(at)), step[g])),
                                  V::to_int(V::mul(V::to_float(V::load_int(at + kRows)), step[g])));
-          reference[g] = N::best(reference[g], pair);
+          best[g] = N::best(best[g], pair);
           N::store_codes(Base::code_at(codes, k + j, g), pair);
         }
       }
     }
   }
 
-  // ---- second product
-
-  OCTAVO_STEP void accumulate(const TileJob& job, const Range& keys, const std::byte* codes,
-                              std::byte* weights, std::int32_t* products, const C (&reference)[V::kGroups],
-                              const typename N::Constants& constants, RowState<V>& row) {
-    const int chunks = static_cast<int>(keys.end - keys.begin) / kDepth;
-    const int tiles = job.value_channels / 16;
-    const auto* values = static_cast<const std::byte*>(job.v) + keys.begin * job.value_channels;
-    const std::ptrdiff_t chunk_values = static_cast<std::ptrdiff_t>(kDepth) * job.value_channels;
-    constexpr std::ptrdiff_t kChunkWeights = kDepth / 4 * kStepBytes;
-
-    I sum[V::kGroups];
-    OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) sum[g] = V::set_int(0);
-    zero();
-    for (int i = 0; i < chunks; ++i) {
-      make_weights(codes + i * (kDepth / 2 * kStepBytes), weights + i * kChunkWeights, reference, constants,
-                   sum);
-      multiply(values + i * chunk_values, weights + i * kChunkWeights, tiles > 1);
-    }
-    store(products, tiles > 1);
-    OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) Base::add_sum(sum[g], g, row);
-
-    int done = 0;
-    for (int c = 2; c < tiles; c += 2) {  // the fold-in reads the sums before the next ones take their place
-      const bool pair = c + 1 < tiles;
-      zero();
-      for (int i = 0; i < chunks; ++i)
-        multiply(values + i * chunk_values + c * T::kBytes, weights + i * kChunkWeights, pair);
-      fold(products, 2 * kProducts, row, job.out + done * kProducts);
-      store(products, pair);
-      done = c;
-    }
-    fold(products, (tiles - done) * kProducts, row, job.out + done * kProducts);
-  }
-
-  static inline void make_weights(const std::byte* codes, std::byte* weights,
-                                  const C (&reference)[V::kGroups], const typename N::Constants& constants,
-                                  I (&sum)[V::kGroups]) {
-    for (int k = 0; k < kDepth; k += 4) {
+  /// Weights of the kQuarter-th 16 keys of a chunk.
+  template <int kQuarter>
+  static inline void make_weights(const std::byte* codes, std::byte* weights, const C (&top)[V::kGroups],
+                                  const typename N::Constants& constants, I (&sum)[V::kGroups]) {
+    codes += kQuarter * (kDepth / 8 * kStepBytes);
+    weights += kQuarter * (kChunkWeights / 4);
+    for (int k = 0; k < kDepth / 4; k += 4) {
       OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
-        const I weight = N::weights(codes + g * kVectorBytes, kStepBytes, reference[g], constants);
+        const I weight = N::weights(codes + g * kVectorBytes, kStepBytes, top[g], constants);
         N::add_weights(sum[g], weight);
         N::store_weights(weights + g * kVectorBytes, weight);
       }
       codes += 2 * kStepBytes;
       weights += kStepBytes;
     }
+  }
+
+  // ---- second product
+
+  OCTAVO_STEP void accumulate(const TileJob& job, const Range& keys, const std::byte* weights,
+                              std::int32_t* products, const RowState<V>& row) {
+    const int chunks = chunks_of(keys);
+    const int tiles = job.value_channels / 16;
+    const auto* values = static_cast<const std::byte*>(job.v) + keys.begin * job.value_channels;
+    const std::ptrdiff_t chunk_values = static_cast<std::ptrdiff_t>(kDepth) * job.value_channels;
+    int done = 0;
+    for (int c = 0; c < tiles; c += 2) {  // the fold-in reads the sums before the next ones take their place
+      const bool pair = c + 1 < tiles;
+      zero();
+      for (int i = 0; i < chunks; ++i)
+        multiply(values + i * chunk_values + c * T::kBytes, weights + i * kChunkWeights, pair);
+      if (c > 0) fold(products, 2 * kProducts, row, job.out + done * kProducts);
+      store(products, pair);
+      done = c;
+    }
+    fold(products, (tiles - done) * kProducts, row, job.out + done * kProducts);
   }
 
   static inline void zero() {

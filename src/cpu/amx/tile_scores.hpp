@@ -1,11 +1,13 @@
 // First product on tiles: S^T = K Q^T. K is the left operand in plain rows, 16 keys by 64 bytes; Q, packed
 // [bytes / 4][row][4 bytes], is the right one. 16 keys by 32 rows are a step: two sums, one key tile and two
-// query tiles for every 64 bytes of a row. Q stays in tiles where it fits (rows up to 128 bytes).
+// query tiles for every 64 bytes of a row. Q stays in its tiles for rows up to 128 bytes; loading it anew for
+// every step cost up to half a cycle per score.
 //
-// Sums pass through memory as the only way from a tile to a vector. So the products of the next 16 keys are
-// issued before the sums of these are converted: out of order, the tile unit and the vector units then work
-// at the same time. That needs steps of 2 KB: a load waits for every earlier store whose address has the same
-// lower 12 bits, and with steps of 4 KB side by side every conversion would wait for the products behind it.
+// Tile registers are not renamed: a product that begins a new sum waits until the old one was stored, 52
+// cycles after its last product. Hence two sets of sums that take turns, and a step in two halves: begin()
+// issues the products, end() stores the sums, with other work between (docs/kernels/amx.md). Steps are 2 KB:
+// a load waits for every earlier store whose address has the same lower 12 bits, so larger steps side by side
+// would wait for each other.
 #pragma once
 
 #include <cstddef>
@@ -44,39 +46,44 @@ class TileProducts {
       std::memset(padded_ + used, 0, static_cast<std::size_t>(steps_) * T::kRowBytes * kRows - used);
       q_ = padded_;
     }
-    if (steps_ > 2) return;
     load_queries<6, 7>(0);
     if (steps_ == 2) load_queries<4, 5>(1);
   }
 
-  /// [16 keys][rows] products, s32 or f32, of keys [key, key + 16). Tiles 4-7 are not to be touched between
-  /// calls.
-  void multiply(std::int64_t key, void* products) {
+  /// Issues the products of keys [key, key + 16) into set 0 or 1; end() of that set must come before the next
+  /// begin(). Tiles 4-7 may hold Q between calls.
+  template <int kSet>
+  void begin(std::int64_t key) {
     const std::byte* keys = key_row(key);
-    if (steps_ <= 2) {
+    if (steps_ == 2) {  // Q fits into four tiles, which leaves one set of sums
       T::template zero<0>();
       T::template zero<1>();
       T::template load<2>(keys, row_bytes_);
       product<0, 2, 6>();
       product<1, 2, 7>();
-      if (steps_ == 2) {
-        T::template load<3>(keys + T::kRowBytes, row_bytes_);
-        product<0, 3, 4>();
-        product<1, 3, 5>();
-      }
-    } else {
-      T::template zero<0>();
-      T::template zero<1>();
-      for (int c = 0; c < steps_; ++c) {
-        T::template load<2>(keys + c * T::kRowBytes, row_bytes_);
-        load_queries<6, 7>(c);
-        product<0, 2, 6>();
-        product<1, 2, 7>();
-      }
+      T::template load<3>(keys + T::kRowBytes, row_bytes_);
+      product<0, 3, 4>();
+      product<1, 3, 5>();
+      return;
     }
-    auto* to = static_cast<std::byte*>(products);
-    T::template store<0>(to, kPitch);
-    T::template store<1>(to + T::kRowBytes, kPitch);
+    T::template zero<2 * kSet>();
+    T::template zero<2 * kSet + 1>();
+    for (int c = 0; c < steps_; ++c) {
+      T::template load<4 + kSet>(keys + c * T::kRowBytes, row_bytes_);
+      if (steps_ > 1) load_queries<6, 7>(c);
+      product<2 * kSet, 4 + kSet, 6>();
+      product<2 * kSet + 1, 4 + kSet, 7>();
+    }
+  }
+
+  /// Stores the set as [16 keys][rows], s32 or f32.
+  template <int kSet>
+  void end(void* products) {
+    if (steps_ == 2) {
+      store<0>(products);
+    } else {
+      store<kSet>(products);
+    }
   }
 
  private:
@@ -87,6 +94,13 @@ class TileProducts {
     const std::byte* q = q_ + step * (T::kRows * kPitch);
     T::template load<kFirst>(q, kPitch);
     T::template load<kSecond>(q + T::kRowBytes, kPitch);
+  }
+
+  template <int kSet>
+  static inline void store(void* products) {
+    auto* to = static_cast<std::byte*>(products);
+    T::template store<2 * kSet>(to, kPitch);
+    T::template store<2 * kSet + 1>(to + T::kRowBytes, kPitch);
   }
 
   [[nodiscard]] const std::byte* key_row(std::int64_t key) const {
@@ -122,10 +136,18 @@ struct TileScores {
     TileProducts<V, kBfloat> products(job);
     F scale[V::kGroups];
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) scale[g] = V::load(job.q_scale + g * V::kLanes);
-    products.multiply(key0, s);
-    for (int k = 0; k < job.key_tile; k += kTileKeys) {
-      if (k + kTileKeys < job.key_tile) products.multiply(key0 + k + kTileKeys, s + (k + kTileKeys) * kRows);
-      convert(job.k_scale + key0 + k, s + k * kRows, scale, top);
+    products.template begin<0>(key0);
+    products.template end<0>(s);
+    constexpr int kStep = kTileKeys * kRows;
+    for (int k = 0; k < job.key_tile; k += 2 * kTileKeys, s += 2 * kStep) {
+      products.template begin<1>(key0 + k + kTileKeys);
+      products.template end<1>(s + kStep);
+      convert(job.k_scale + key0 + k, s, scale, top);
+      if (k + 2 * kTileKeys < job.key_tile) {
+        products.template begin<0>(key0 + k + 2 * kTileKeys);
+        products.template end<0>(s + 2 * kStep);
+      }
+      convert(job.k_scale + key0 + k + kTileKeys, s + kStep, scale, top);
     }
   }
 
