@@ -49,9 +49,10 @@ struct Quantizer {
     const std::ptrdiff_t tile_elements = static_cast<std::ptrdiff_t>(job.spec.channels) * kRows;
     if (is_integer(job.spec.format)) {
       Divider divider;
+      const Rounded rows = rounded(job);
       for (int n = 0; n < job.padded; n += V::kLanes) {
         auto* tile = static_cast<typename V::QueryElement*>(job.payload) + n / kRows * tile_elements;
-        pack_queries(job, n, delta, divider, tile + n % kRows * V::kPack);
+        pack_queries(job, rows, n, delta, divider, tile + n % kRows * V::kPack);
       }
       return finite;
     }
@@ -72,9 +73,10 @@ struct Quantizer {
     if (is_integer(job.spec.format)) {
       auto* to = static_cast<typename V::KeyElement*>(job.payload);
       Divider divider;
+      const Rounded rows = rounded(job);
       for (int n = 0; n < job.count; ++n) {
         divider.set(delta[n]);
-        narrow_row(job, n, divider, V::kKeyOffset, to + n * channels);
+        narrow_row<V::kKeyOffset>(rows, n, job.spec, divider, to + n * channels);
       }
       for (std::ptrdiff_t i = job.count * channels; i < job.padded * channels; ++i)
         to[i] = static_cast<typename V::KeyElement>(V::kKeyOffset);
@@ -174,7 +176,7 @@ struct Quantizer {
 
     [[nodiscard]] bool divides() const { return divides_; }
     template <bool kDivides>
-    [[nodiscard]] inline F quotient(F x) const {
+    [[nodiscard]] inline __attribute__((always_inline)) F quotient(F x) const {
       if constexpr (kDivides) return V::div(x, delta_);
       const F q = V::mul(x, reciprocal_);
       return V::fma(V::fma(q, minus_, x), reciprocal_, q);
@@ -189,42 +191,76 @@ struct Quantizer {
   };
 
   /// Nearest integer within +-limit. The limit is an integer, so clamping first is the same.
-  static inline I to_integer(F quotient, F limit) { return V::to_int(clamp(quotient, limit)); }
+  struct Limit {
+    explicit Limit(float range) : high(V::set(range)), low(V::set(-range)) {}
+    inline __attribute__((always_inline)) I nearest(F quotient) const {
+      return V::to_int(V::max(V::min(quotient, high), low));
+    }
+    F high;
+    F low;
+  };
 
  private:
   using Rows = RowLoader<V>;
+  static constexpr int kVectors = Rows::kVectors;
 
   static bool is_integer(Format format) { return format == Format::int8 || format == Format::int4; }
 
   static inline F clamp(F x, F limit) { return V::max(V::min(x, limit), V::sub(V::zero(), limit)); }
 
-  /// Row n of the block in integers, plus `offset`.
-  template <class Element>
-  static inline void narrow_row(const BlockJob& job, int n, const Divider& divider, int offset, Element* to) {
-    if (divider.divides()) return narrow_row<true>(job, n, divider, offset, to);
-    narrow_row<false>(job, n, divider, offset, to);
+  /// Centring is cheap enough to be done twice: only what mixes rows or channels needs the block in scratch
+  /// between finding the deltas and rounding to integers.
+  static bool needs_scratch(const BlockJob& job) {
+    return !is_integer(job.spec.format) || job.smooth_rows || job.spec.rotate || job.centred != nullptr ||
+           job.clamp > 0.0F || (job.mean != nullptr && job.key_mean_product != nullptr);
   }
 
-  template <bool kDivides, class Element>
-  static inline void narrow_row(const BlockJob& job, int n, const Divider& divider, int offset, Element* to) {
-    constexpr int kVectors = kChannelBlock / V::kLanes;
+  /// What rounding reads: the caller's rows, to be centred, or scratch.
+  struct Rounded {
+    RowSource source;
+    std::int64_t begin;
+    const float* mean;
+  };
+  static Rounded rounded(const BlockJob& job) {
     const int channels = job.spec.channels;
-    const float* row = job.scratch + static_cast<std::ptrdiff_t>(n) * channels;
-    const F limit = V::set(job.spec.range);
-    const I shift = V::set_int(offset);
-    for (int i = 0; i < channels; i += kChannelBlock) {
-      I x[kVectors];
+    if (needs_scratch(job)) return {{job.scratch, DType::f32, channels, 1, channels}, 0, nullptr};
+    return {job.source, job.begin, job.mean};
+  }
+
+  /// One row in integers, plus kOffset.
+  template <int kOffset, class Element>
+  OCTAVO_INLINE void narrow_row(const Rounded& rows, int n, const OperandSpec& spec, const Divider& divider,
+                                Element* to) {
+    if (divider.divides()) return narrow<kOffset, true>(rows, n, spec, divider, to);
+    narrow<kOffset, false>(rows, n, spec, divider, to);
+  }
+
+  template <int kOffset, bool kDivides, class Element>
+  OCTAVO_INLINE void narrow(const Rounded& rows, int n, const OperandSpec& spec, const Divider& divider,
+                            Element* to) {
+    const Limit limit(spec.range);
+    const Divider own = divider;
+    const auto block = [&](int i, F(&x)[kVectors]) OCTAVO_INLINE_LAMBDA {
+      I integers[kVectors];
       OCTAVO_UNROLL for (int k = 0; k < kVectors; ++k) {
-        const F q = divider.template quotient<kDivides>(V::load(row + i + k * V::kLanes));
-        x[k] = V::add_int(to_integer(q, limit), shift);
+        integers[k] = limit.nearest(own.template quotient<kDivides>(x[k]));
+        if constexpr (kOffset != 0) integers[k] = V::add_int(integers[k], V::set_int(kOffset));
       }
-      Codes<V>::narrow(x, to + i);
-    }
+      Codes<V>::narrow(integers, to + i);
+    };
+    const float* mean = rows.mean;
+    if (mean == nullptr) return Rows::visit_blocks(rows.source, rows.begin + n, spec.channels, block);
+    Rows::visit_blocks(rows.source, rows.begin + n, spec.channels,
+                       [&](int i, F(&x)[kVectors]) OCTAVO_INLINE_LAMBDA {
+                         OCTAVO_UNROLL for (int k = 0; k < kVectors; ++k) x[k] =
+                             V::sub(x[k], V::load(mean + i + k * V::kLanes));
+                         block(i, x);
+                       });
   }
 
   /// kLanes rows from n on, zeros from job.count on, to one group of a tile.
-  static inline void pack_queries(const BlockJob& job, int n, const float* delta, Divider& divider,
-                                  typename V::QueryElement* to) {
+  static inline void pack_queries(const BlockJob& job, const Rounded& source, int n, const float* delta,
+                                  Divider& divider, typename V::QueryElement* to) {
     constexpr int kRows = V::kLanes * V::kGroups;
     constexpr int kWords = Codes<V>::kTranspose;
     const int words = job.spec.channels / V::kPack;
@@ -232,7 +268,7 @@ struct Quantizer {
     for (int i = 0; i < V::kLanes; ++i) {
       if (n + i < job.count) {
         divider.set(delta[n + i]);
-        narrow_row(job, n + i, divider, 0, rows[i]);
+        narrow_row<0>(source, n + i, job.spec, divider, rows[i]);
       } else {
         std::memset(rows[i], 0, sizeof rows[i]);
       }
@@ -251,40 +287,66 @@ struct Quantizer {
     }
   }
 
-  /// Loads the block into scratch and clamps, smooths and rotates it; magnitudes[n]: maximum of row n over
-  /// channels kLanes apart. False when a value is not finite.
+  /// Largest magnitudes of row n after centring, of channels kLanes apart.
+  template <bool kCentre>
+  OCTAVO_INLINE I measure(const BlockJob& job, int n, I& given) {
+    I top = V::set_int(0);
+    I raw = V::set_int(0);
+    const float* mean = job.mean;
+    Rows::visit_blocks(
+        job.source, job.begin + n, job.spec.channels, [&](int i, F(&x)[kVectors]) OCTAVO_INLINE_LAMBDA {
+          OCTAVO_UNROLL for (int k = 0; k < kVectors; ++k) {
+            raw = V::max_int(Rows::magnitude(x[k]), raw);
+            if constexpr (kCentre)
+              top = V::max_int(Rows::magnitude(V::sub(x[k], V::load(mean + i + k * V::kLanes))), top);
+          }
+        });
+    given = V::max_int(raw, given);
+    return kCentre ? top : raw;
+  }
+
+  /// The same of a row that goes to scratch.
+  static inline I measure_and_store(const BlockJob& job, int n, I& given) {
+    float* row = job.scratch + static_cast<std::ptrdiff_t>(n) * job.spec.channels;
+    Rows::load_row(job.source, job.begin + n, row, job.spec.channels);
+    given = V::max_int(row_absmax(job, n), given);
+    for (int i = 0; i < job.spec.channels; i += V::kLanes) {
+      F x = V::load(row + i);
+      if (job.clamp > 0.0F) x = clamp(x, V::set(job.clamp));
+      if (job.mean != nullptr) x = V::sub(x, V::load(job.mean + i));
+      V::store(row + i, x);
+    }
+    return row_absmax(job, n);
+  }
+
+  /// sum of x * key_mean over a row; the order of additions is part of the result.
+  OCTAVO_INLINE float product_with(const RowSource& source, std::int64_t n, const float* key_mean,
+                                   int channels) {
+    F sum = V::zero();
+    Rows::visit_blocks(source, n, channels, [&sum, key_mean](int i, F(&x)[kVectors]) OCTAVO_INLINE_LAMBDA {
+      OCTAVO_UNROLL for (int k = 0; k < kVectors; ++k) sum =
+          V::fma(x[k], V::load(key_mean + i + k * V::kLanes), sum);
+    });
+    return Rows::add_lanes(sum);
+  }
+
+  /// Clamps, smooths and rotates the block, in scratch if that is needed; magnitudes[n]: maximum of row n
+  /// over channels kLanes apart. False when a value is not finite.
   static bool prepare(const BlockJob& job, I* magnitudes) {
     const int channels = job.spec.channels;
-    const bool clamped = job.clamp > 0.0F;
-    const F limit = V::set(job.clamp);
-    const float* mean = job.mean;
+    const bool store = needs_scratch(job);
     I given = V::set_int(0);
     for (int n = 0; n < job.count; ++n) {
-      float* row = job.scratch + static_cast<std::ptrdiff_t>(n) * channels;
-      I top = V::set_int(0);
-      if (!clamped && mean == nullptr) {
-        Rows::visit_row(job.source, job.begin + n, channels, [&top, row](int i, F x) {
-          top = V::max_int(Rows::magnitude(x), top);
-          V::store(row + i, x);
-        });
-        given = V::max_int(top, given);
+      if (store) {
+        magnitudes[n] = measure_and_store(job, n, given);
       } else {
-        Rows::visit_row(job.source, job.begin + n, channels,
-                        [&top, &given, row, mean, clamped, limit](int i, F x) {
-                          given = V::max_int(Rows::magnitude(x), given);
-                          if (clamped) x = clamp(x, limit);
-                          if (mean != nullptr) x = V::sub(x, V::load(mean + i));
-                          top = V::max_int(Rows::magnitude(x), top);
-                          V::store(row + i, x);
-                        });
+        magnitudes[n] = job.mean != nullptr ? measure<true>(job, n, given) : measure<false>(job, n, given);
       }
-      magnitudes[n] = top;
-      if (job.key_mean_product != nullptr) {
-        F sum = V::zero();
-        for (int i = 0; i < channels; i += V::kLanes)
-          sum = V::fma(V::load(row + i), V::load(job.key_mean + i), sum);
-        job.key_mean_product[n] = Rows::add_lanes(sum);
-      }
+    }
+    if (job.key_mean_product != nullptr) {
+      const Rounded rows = rounded(job);
+      for (int n = 0; n < job.count; ++n)
+        job.key_mean_product[n] = product_with(rows.source, rows.begin + n, job.key_mean, channels);
     }
     if (job.smooth_rows && job.count > 0) subtract_row_mean(job);
     if (job.centred != nullptr) {
@@ -395,7 +457,7 @@ struct Quantizer {
     switch (format) {
       case Format::int8:
       case Format::int4:
-        return V::to_float(to_integer(V::div(x, delta), V::set(range)));
+        return V::to_float(Limit(range).nearest(V::div(x, delta)));
       case Format::e4m3: {
         const F limit = V::set(range);  // grid-rounded by the driver
         return V::max(V::min(grid_e4m3<V>(V::div(x, delta)), limit), V::sub(V::zero(), limit));

@@ -9,6 +9,10 @@
 
 namespace octavo::cpu {
 
+/// The loops over a row are templates and lambdas several deep; left to themselves compilers call some of
+/// them, with the vectors they share in memory, at half the speed.
+#define OCTAVO_INLINE_LAMBDA __attribute__((always_inline))
+
 /// Magnitudes are compared as integers: the bits of |x| order as |x| does, and a NaN is above every number,
 /// so one value that is not finite shows in the maximum whatever came before or after it.
 template <class V>
@@ -20,7 +24,7 @@ struct RowLoader {
 
   static bool is_finite(float x) { return x - x == 0.0F; }
 
-  static inline I magnitude(F x) { return V::bits(V::abs(x)); }
+  OCTAVO_INLINE I magnitude(F x) { return V::bits(V::abs(x)); }
 
   /// Largest of a vector of magnitudes, NaN above all.
   static float largest(I top) {
@@ -41,29 +45,39 @@ struct RowLoader {
     return sum;
   }
 
-  /// visit(channel, x) for the vectors of one row, zeros beyond the head dim up to `channels`.
+  static constexpr int kVectors = kChannelBlock / V::kLanes;  // of a block of channels
+
+  /// visit(channel, x) for the blocks of one row, zeros beyond the head dim up to `channels`.
   template <class Visit>
-  static inline void visit_row(const RowSource& source, std::int64_t row, int channels, Visit visit) {
+  OCTAVO_INLINE void visit_blocks(const RowSource& source, std::int64_t row, int channels, Visit visit) {
     const std::byte* from = row_at(source, row);
-    const int whole = whole_vectors(source);
-    with_dtype(source.dtype, [&](auto dtype) {
+    const int whole = source.channel_stride == 1 ? source.head_dim / kChannelBlock * kChannelBlock : 0;
+    with_dtype(source.dtype, [&](auto dtype) OCTAVO_INLINE_LAMBDA {
       constexpr DType kDType = dtype();
-      for (int i = 0; i < whole; i += V::kLanes) visit(i, load<kDType>(from, i));
+      for (int i = 0; i < whole; i += kChannelBlock) {
+        F x[kVectors];
+        for (int k = 0; k < kVectors; ++k) x[k] = load<kDType>(from, i + k * V::kLanes);
+        visit(i, x);
+      }
     });
-    for (int i = whole; i < channels; i += V::kLanes) {
-      visit(i, i < source.head_dim ? load_part(source, from, i) : V::zero());
+    for (int i = whole; i < channels; i += kChannelBlock) {
+      F x[kVectors];
+      for (int k = 0; k < kVectors; ++k) x[k] = load_part(source, from, i + k * V::kLanes);
+      visit(i, x);
     }
   }
 
   /// One row as f32.
   static void load_row(const RowSource& source, std::int64_t row, float* to, int channels) {
-    visit_row(source, row, channels, [to](int i, F x) { V::store(to + i, x); });
+    visit_blocks(source, row, channels, [to](int i, F(&x)[kVectors]) OCTAVO_INLINE_LAMBDA {
+      for (int k = 0; k < kVectors; ++k) V::store(to + i + k * V::kLanes, x[k]);
+    });
   }
 
   /// sums[channels] += rows [begin, begin + count), in their order.
   static void add_rows(const RowSource& source, std::int64_t begin, std::int64_t count, float* sums,
                        int channels) {
-    over_columns(source, channels, [&](auto load_at, int i, auto vectors) {
+    over_columns(source, channels, [&](auto load_at, int i, auto vectors) OCTAVO_INLINE_LAMBDA {
       F sum[vectors()];
       for (int c = 0; c < vectors(); ++c) sum[c] = V::load(sums + i + c * V::kLanes);
       for (std::int64_t n = begin; n < begin + count; ++n) {
@@ -77,7 +91,7 @@ struct RowLoader {
   /// top[channels] = largest |x - mean| of `count` rows; NaN or inf when a value of the channel is.
   static void absmax_rows(const RowSource& source, std::int64_t count, const float* mean, float* top,
                           int channels) {
-    over_columns(source, channels, [&](auto load_at, int i, auto vectors) {
+    over_columns(source, channels, [&](auto load_at, int i, auto vectors) OCTAVO_INLINE_LAMBDA {
       I most[vectors()];
       F centre[vectors()];
       for (int c = 0; c < vectors(); ++c) {
@@ -105,7 +119,7 @@ struct RowLoader {
   };
 
   template <class Body>
-  static inline void with_dtype(DType dtype, Body body) {
+  OCTAVO_INLINE void with_dtype(DType dtype, Body body) {
     if (dtype == DType::f32) return body(Constant<DType::f32>{});
     if (dtype == DType::f16) return body(Constant<DType::f16>{});
     return body(Constant<DType::bf16>{});
@@ -121,7 +135,7 @@ struct RowLoader {
   }
 
   template <DType kDType>
-  static inline F load(const std::byte* row, int channel) {
+  OCTAVO_INLINE F load(const std::byte* row, int channel) {
     if constexpr (kDType == DType::f32) return V::load(reinterpret_cast<const float*>(row) + channel);
     if constexpr (kDType == DType::f16) return V::load_f16(row + channel * 2);
     if constexpr (kDType == DType::bf16) return V::load_bf16(row + channel * 2);
@@ -130,6 +144,7 @@ struct RowLoader {
   /// A vector at a tail or of strided channels, zeros behind the last channel: gathered, then loaded.
   /// A function of its own, so that the loops that never come here keep their registers.
   __attribute__((noinline)) static F load_part(const RowSource& source, const std::byte* row, int channel) {
+    if (channel >= source.head_dim) return V::zero();
     const std::int64_t size = size_of_element(source);
     const int rest = source.head_dim - channel;
     alignas(64) std::byte packed[V::kLanes * 4] = {};
@@ -138,25 +153,26 @@ struct RowLoader {
                   static_cast<std::size_t>(size));
     }
     F x = V::zero();
-    with_dtype(source.dtype, [&](auto dtype) { x = load<dtype()>(packed, 0); });
+    with_dtype(source.dtype, [&](auto dtype) OCTAVO_INLINE_LAMBDA { x = load<dtype()>(packed, 0); });
     return x;
   }
 
   /// body(load_at(row, channel), channel, vectors) for all channels, several vectors at once where the source
   /// allows.
   template <class Body>
-  static inline void over_columns(const RowSource& source, int channels, Body body) {
+  OCTAVO_INLINE void over_columns(const RowSource& source, int channels, Body body) {
     const int whole = whole_vectors(source);
     int i = 0;
-    with_dtype(source.dtype, [&](auto dtype) {
+    with_dtype(source.dtype, [&](auto dtype) OCTAVO_INLINE_LAMBDA {
       constexpr DType kDType = dtype();
-      const auto load_at = [](const std::byte* row, int channel) { return load<kDType>(row, channel); };
+      const auto load_at = [](const std::byte* row, int channel)
+                               OCTAVO_INLINE_LAMBDA { return load<kDType>(row, channel); };
       for (; i + kColumns * V::kLanes <= whole; i += kColumns * V::kLanes)
         body(load_at, i, Count<kColumns>{});
       for (; i < whole; i += V::kLanes) body(load_at, i, Count<1>{});
     });
     const auto load_at = [&source](const std::byte* row, int channel) {
-      return channel < source.head_dim ? load_part(source, row, channel) : V::zero();
+      return load_part(source, row, channel);
     };
     for (; i < channels; i += V::kLanes) body(load_at, i, Count<1>{});
   }

@@ -47,7 +47,7 @@ struct Cpu8Values {
     const int channels = job.spec.channels;
     const float* row = job.scratch + channel;
     const F mean = V::load(job.mean + channel);
-    const F limit = V::set(job.spec.range);
+    const typename Q::Limit limit(job.spec.range);
     auto* to = static_cast<std::byte*>(job.payload) + value_offset<V>(begin, channel, channels, job.padded);
     const std::ptrdiff_t pass_bytes = value_block_keys(begin, job.padded) / V::kPack * V::kChannelUnroll * 4;
     for (int k = 0; k < kChunk; k += V::kPack) {
@@ -56,7 +56,7 @@ struct Cpu8Values {
         I value = V::set_int(0);
         if (kWhole || k + j < count) {
           const F x = V::sub(V::load(row + j * channels), mean);
-          value = Q::to_integer(divider.template quotient<kDivides>(x), limit);
+          value = limit.nearest(divider.template quotient<kDivides>(x));
         }
         word = append(word, value);
       }
