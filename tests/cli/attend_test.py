@@ -1,4 +1,4 @@
-"""octavo attend: its outputs against attention in plain Python, its defaults and overrides, and what it leaves on disk."""
+"""octavo attend: outputs against attention in plain Python, defaults and overrides, what is left on disk."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def rows(tensor, batch, head):
 
 def expected(tensors, visible, scale=None):
     """o [B, Hq, Lq, D] and lse [B, Hq, Lq], flat; visible(b, i, j)."""
-    batch, heads, q_len, channels = tensors["q"][1]
+    batch, heads, _, channels = tensors["q"][1]
     group = heads // tensors["k"][1][1]
     scale = 1.0 / math.sqrt(channels) if scale is None else scale
     o, lse = [], []
@@ -42,12 +42,16 @@ class Exact(CommandTest):
 
     def close(self, got, want):
         self.assertEqual(len(got), len(want))
-        for i, (a, b) in enumerate(zip(got, want)):
-            self.assertTrue(a == b or abs(a - b) <= TOLERANCE * max(1.0, abs(b)), f"element {i}: {a} is not {b}")
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            self.assertTrue(
+                a == b or abs(a - b) <= TOLERANCE * max(1.0, abs(b)), f"element {i}: {a} is not {b}"
+            )
 
     def attend(self, tensors, *arguments, metadata=None):
         source = self.write("in.safetensors", tensors, metadata)
-        text = self.succeeds("attend", source, "--recipe", "exact", "-o", self.path("out.safetensors"), *arguments)
+        text = self.succeeds(
+            "attend", source, "--recipe", "exact", "-o", self.path("out.safetensors"), *arguments
+        )
         out, written = read_safetensors(self.path("out.safetensors"))
         self.assertEqual(sorted(out), ["lse", "o"])
         return out, written, text
@@ -73,14 +77,24 @@ class Exact(CommandTest):
         self.check(qkv(), lambda b, i, j: j <= i + 1, "--causal", "bottom_right")
         self.check(qkv(), lambda b, i, j: i - 2 <= j <= i, "--causal", "top-left", "--window", "2,-1")
         self.check(qkv(), lambda b, i, j: i + 1 - 2 <= j <= i + 1 + 1, "--window", "2,1")
-        self.check(qkv(), lambda b, i, j: j <= i, "--causal", "top-left", "--window", "9223372036854775807,9223372036854775807")
+        self.check(
+            qkv(),
+            lambda b, i, j: j <= i,
+            "--causal",
+            "top-left",
+            "--window",
+            "9223372036854775807,9223372036854775807",
+        )
 
     def test_kv_lengths_mask_and_bias(self):
         for dtype in ["I32", "I64"]:
             self.check(qkv(batch=2) | {"kv_lengths": (dtype, [2], [3, 0])}, lambda b, i, j: j < [3, 0][b])
         bits = [int((3 * i + j) % 4 != 0) for i in range(6) for j in range(7)]
         for dtype, factor in [("BOOL", 1), ("U8", 3)]:  # any byte but 0 is visible
-            self.check(qkv() | {"mask": (dtype, [6, 7], [factor * bit for bit in bits])}, lambda b, i, j: bits[7 * i + j])
+            self.check(
+                qkv() | {"mask": (dtype, [6, 7], [factor * bit for bit in bits])},
+                lambda b, i, j: bits[7 * i + j],
+            )
         bias = [0.0, -math.inf, 0.0, -math.inf, 0.0, 0.0, -math.inf]
         self.check(qkv() | {"bias": ("F32", [7], bias)}, lambda b, i, j: bias[j] == 0.0)
 
@@ -88,7 +102,9 @@ class Exact(CommandTest):
         causal = {"causal": "top_left", "layout": "hnd"}
         self.check(qkv(), lambda b, i, j: j <= i, metadata=causal)
         self.check(qkv(), lambda b, i, j: True, "--causal", "none", metadata=causal)
-        self.check(qkv(), lambda b, i, j: True, "--causal", "none", metadata={"causal": "a word that is overridden"})
+        self.check(
+            qkv(), lambda b, i, j: True, "--causal", "none", metadata={"causal": "a word that is overridden"}
+        )
         _, _, text = self.attend(qkv(), metadata=causal)
         self.assertIn("causal top-left (file metadata)", text)
         _, _, text = self.attend(qkv(), "--causal", "none", metadata=causal)
@@ -99,26 +115,43 @@ class Exact(CommandTest):
         nhd = {}
         for name, (dtype, (batch, heads, length, channels), _) in hnd.items():
             per_head = [rows(hnd[name], 0, h) for h in range(heads)]
-            nhd[name] = (dtype, [batch, length, heads, channels], [x for i in range(length) for h in range(heads) for x in per_head[h][i]])
+            nhd[name] = (
+                dtype,
+                [batch, length, heads, channels],
+                [x for i in range(length) for h in range(heads) for x in per_head[h][i]],
+            )
         out, written, _ = self.attend(nhd, "--layout", "nhd")
         self.assertEqual(written["layout"], "nhd")
         o, lse = expected(hnd, lambda b, i, j: True)
         self.assertEqual(out["o"][1], [1, 6, 2, 8])
-        self.close(out["o"][2], [o[(h * 6 + i) * 8 + d] for i in range(6) for h in range(2) for d in range(8)])
+        self.close(
+            out["o"][2], [o[(h * 6 + i) * 8 + d] for i in range(6) for h in range(2) for d in range(8)]
+        )
         self.close(out["lse"][2], lse)
 
     def test_packed(self):
         lengths_q, lengths_k, channels = [4, 0, 2], [3, 2, 5], 8
-        tensors = {"q": ("F32", [6, 1, channels], normal(6 * channels, 1)), "k": ("F32", [10, 1, channels], normal(10 * channels, 2)),
-                   "v": ("F32", [10, 1, channels], normal(10 * channels, 3)),
-                   "cu_seqlens_q": ("I32", [4], [0, 4, 4, 6]), "cu_seqlens_k": ("I64", [4], [0, 3, 5, 10])}
-        line = lambda name, i: tensors[name][2][i * channels : (i + 1) * channels]
+        tensors = {
+            "q": ("F32", [6, 1, channels], normal(6 * channels, 1)),
+            "k": ("F32", [10, 1, channels], normal(10 * channels, 2)),
+            "v": ("F32", [10, 1, channels], normal(10 * channels, 3)),
+            "cu_seqlens_q": ("I32", [4], [0, 4, 4, 6]),
+            "cu_seqlens_k": ("I64", [4], [0, 3, 5, 10]),
+        }
+
+        def line(name, i):
+            return tensors[name][2][i * channels : (i + 1) * channels]
+
         o, lse, begin_q, begin_k = [], [], 0, 0
-        for n_q, n_k in zip(lengths_q, lengths_k):
+        for n_q, n_k in zip(lengths_q, lengths_k, strict=True):
             for i in range(n_q):
-                row, row_lse = attend(line("q", begin_q + i), [line("k", begin_k + j) for j in range(n_k)],
-                                      [line("v", begin_k + j) for j in range(n_k)], lambda j, i=i, shift=n_k - n_q: j <= i + shift,
-                                      1.0 / math.sqrt(channels))
+                row, row_lse = attend(
+                    line("q", begin_q + i),
+                    [line("k", begin_k + j) for j in range(n_k)],
+                    [line("v", begin_k + j) for j in range(n_k)],
+                    lambda j, i=i, shift=n_k - n_q: j <= i + shift,
+                    1.0 / math.sqrt(channels),
+                )
                 o += row
                 lse.append(row_lse)
             begin_q, begin_k = begin_q + n_q, begin_k + n_k
@@ -146,10 +179,22 @@ class Recipes(CommandTest):
         source = self.write("in.safetensors", qkv(q_len=64, kv_len=64))
         spread = ["--set", "p_range=112", "key_order=reverse"]  # one --set, two settings, and FILE after them
         self.succeeds("attend", "--recipe", "sage2-8+8", *spread, source, "-o", self.path("a"))
-        self.succeeds("attend", source, "--recipe", "sage2-8+8", "--set=p_range=112", "--set", "key_order=reverse", "-o", self.path("b"))
+        self.succeeds(
+            "attend",
+            source,
+            "--recipe",
+            "sage2-8+8",
+            "--set=p_range=112",
+            "--set",
+            "key_order=reverse",
+            "-o",
+            self.path("b"),
+        )
         self.assertEqual(self.path("a").read_bytes(), self.path("b").read_bytes())
         metadata = read_safetensors(self.path("a"))[1]
-        self.assertEqual((metadata["p_range"], metadata["key_order"], metadata["recipe"]), ("112", "reverse", "sage2-8+8"))
+        self.assertEqual(
+            (metadata["p_range"], metadata["key_order"], metadata["recipe"]), ("112", "reverse", "sage2-8+8")
+        )
         self.succeeds("attend", source, "--recipe", "sage2-8+8", "-o", self.path("c"))
         self.assertNotEqual(read_safetensors(self.path("a"))[0], read_safetensors(self.path("c"))[0])
 
@@ -160,20 +205,36 @@ class Recipes(CommandTest):
             first, metadata = read_safetensors(self.path("a"))
             fields = [f["name"] for f in json.loads(self.succeeds("recipes", "half", "--json"))["fields"]]
             settings = [x for field in fields for x in ("--set", f"{field}={metadata[field]}")]
-            self.succeeds("attend", source, "--recipe", "half", *settings, "--kernel", metadata["kernel"], "-o", self.path("b"))
+            self.succeeds(
+                "attend",
+                source,
+                "--recipe",
+                "half",
+                *settings,
+                "--kernel",
+                metadata["kernel"],
+                "-o",
+                self.path("b"),
+            )
             self.assertEqual(first, read_safetensors(self.path("b"))[0], name)
 
     def test_threads_do_not_change_the_output(self):
         source = self.write("in.safetensors", qkv(q_heads=4, kv_heads=2, q_len=150, kv_len=150, head_dim=16))
         for name in ["auto", "sage2-8+8", "half"]:
-            self.succeeds("attend", source, "--recipe", name, "--threads", 1, "--no-compare", "-o", self.path("a"))
-            self.succeeds("attend", source, "--recipe", name, "--threads", 3, "--no-compare", "-o", self.path("b"))
+            self.succeeds(
+                "attend", source, "--recipe", name, "--threads", 1, "--no-compare", "-o", self.path("a")
+            )
+            self.succeeds(
+                "attend", source, "--recipe", name, "--threads", 3, "--no-compare", "-o", self.path("b")
+            )
             self.assertEqual(self.path("a").read_bytes(), self.path("b").read_bytes(), name)
 
     def test_error_is_that_of_compare(self):
         source = self.write("in.safetensors", qkv(q_heads=2, q_len=64, kv_len=64, head_dim=16))
         self.succeeds("attend", source, "--recipe", "exact", "-o", self.path("exact"))
-        self.succeeds("attend", source, "--recipe", "sage2-4+8", "-o", self.path("out"), "--json", self.path("report"))
+        self.succeeds(
+            "attend", source, "--recipe", "sage2-4+8", "-o", self.path("out"), "--json", self.path("report")
+        )
         error = json.loads(self.path("report").read_text())["error"]
         compared = json.loads(self.succeeds("compare", self.path("out"), self.path("exact"), "--json"))
         self.assertGreater(error["relative_l1"], 1e-3)
@@ -188,16 +249,32 @@ class Long(CommandTest):
         length, channels = 8400, 2  # 8400^2 scores are above the 64 Mi a head that are still compared in full
         shape = [1, 1, length, channels]
         q, k, v = (normal(length * channels, seed) for seed in (1, 2, 3))
-        source = self.write("in.safetensors", {"q": ("F32", shape, q), "k": ("F32", shape, k), "v": ("F32", shape, v)})
+        source = self.write(
+            "in.safetensors", {"q": ("F32", shape, q), "k": ("F32", shape, k), "v": ("F32", shape, v)}
+        )
         text = self.succeeds("attend", source, "--recipe", "half")
         self.assertIn("256 of 8400 query rows a head, sampled", " ".join(text.split()))
         report = json.loads(self.succeeds("attend", source, "--recipe", "half", "--json", "-"))["error"]
-        self.assertEqual((report["sampled"], report["rows_per_head"], report["lse"]["rows"]), (True, 256, 256))
-        self.assertLess(report["relative_l1"], 1e-2)  # f16 operands: 2^-11 a rounding, averaged over thousands of keys of mean 0
+        self.assertEqual(
+            (report["sampled"], report["rows_per_head"], report["lse"]["rows"]), (True, 256, 256)
+        )
+        self.assertLess(
+            report["relative_l1"], 1e-2
+        )  # f16 operands: 2^-11 a rounding, averaged over thousands of keys of mean 0
 
     def test_interrupted_work_leaves_nothing(self):
         source = DATA / "smollm2-135m-L20.safetensors"
-        command = [COMMAND, "attend", source, "--kernel", "reference.emulate", "--recipe", "turbo", "-o", self.path("out")]
+        command = [
+            COMMAND,
+            "attend",
+            source,
+            "--kernel",
+            "reference.emulate",
+            "--recipe",
+            "turbo",
+            "-o",
+            self.path("out"),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
@@ -207,12 +284,27 @@ class Long(CommandTest):
 
     def test_progress_is_for_terminals(self):
         source = DATA / "smollm2-135m-L20.safetensors"
-        command = [COMMAND, "attend", source, "--kernel", "reference.emulate", "--recipe", "turbo", "--threads", "1", "--no-compare"]
+        command = [
+            COMMAND,
+            "attend",
+            source,
+            "--kernel",
+            "reference.emulate",
+            "--recipe",
+            "turbo",
+            "--threads",
+            "1",
+            "--no-compare",
+        ]
         master, terminal = pty.openpty()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"TERM": "xterm"})
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"TERM": "xterm"}
+        )
         os.close(terminal)
         painted = b""
-        while b"quantize and attend" not in painted:  # at the end of the process, reading fails with OSError and so does the test
+        while (
+            b"quantize and attend" not in painted
+        ):  # at the end of the process, reading fails with OSError and so does the test
             painted += os.read(master, 4096)
         process.kill()
         process.wait()

@@ -112,10 +112,18 @@ class Misuse(CommandTest):
         for code, arguments, words in table:
             with self.subTest(arguments=arguments):
                 self.fails(code, words, *arguments, cwd=self.directory)
-        self.fails(USAGE, ["empty", "--data"], "demo", cwd=self.directory, environment={"OCTAVO_DATA": "empty"})
+        self.fails(
+            USAGE, ["empty", "--data"], "demo", cwd=self.directory, environment={"OCTAVO_DATA": "empty"}
+        )
 
     def test_environment(self):
-        self.fails(USAGE, ["OCTAVO_CPU_TIER", "'warp'", "avx2"], "attend", self.good, environment={"OCTAVO_CPU_TIER": "warp"})
+        self.fails(
+            USAGE,
+            ["OCTAVO_CPU_TIER", "'warp'", "avx2"],
+            "attend",
+            self.good,
+            environment={"OCTAVO_CPU_TIER": "warp"},
+        )
 
     def test_compare(self):
         one = {"o": ("F32", [1, 1, 2, 4], [0.0] * 8)}
@@ -132,7 +140,9 @@ class Misuse(CommandTest):
         self.write("hnd", one, {"layout": "hnd"})
         self.write("nhd", one, {"layout": "nhd"})
         self.fails(USAGE, ["hnd", "nhd", "--layout"], "compare", self.path("hnd"), self.path("nhd"))
-        self.fails(UNSUPPORTED, "i32", "compare", self.write("i", {"o": ("I32", [1, 1, 1, 1], [0])}), self.path("i"))
+        self.fails(
+            UNSUPPORTED, "i32", "compare", self.write("i", {"o": ("I32", [1, 1, 1, 1], [0])}), self.path("i")
+        )
 
 
 class BadFiles(CommandTest):
@@ -158,17 +168,32 @@ class BadFiles(CommandTest):
 
     def test_files_that_hold_the_wrong_things(self):
         good = qkv()
-        packed = {name: (dtype, [shape[0] * shape[2], shape[1], shape[3]], values) for name, (dtype, shape, values) in qkv(q_heads=1).items()}
+        packed = {
+            name: (dtype, [shape[0] * shape[2], shape[1], shape[3]], values)
+            for name, (dtype, shape, values) in qkv(q_heads=1).items()
+        }
         offsets = {"cu_seqlens_q": ("I32", [2], [0, 6]), "cu_seqlens_k": ("I32", [2], [0, 7])}
-        nan = dict(good, v=("F32", good["v"][1], [float("nan")] + good["v"][2][1:]))
+        nan = dict(good, v=("F32", good["v"][1], [float("nan"), *good["v"][2][1:]]))
         many = {f"layer.{i}": ("F32", [1], [0.0]) for i in range(40)}
         table = [
-            (USAGE, {"k": good["k"], "v": good["v"], "extra": ("F32", [1], [0.0])}, {}, [], ["'q'", "k, v, extra"]),
+            (
+                USAGE,
+                {"k": good["k"], "v": good["v"], "extra": ("F32", [1], [0.0])},
+                {},
+                [],
+                ["'q'", "k, v, extra"],
+            ),
             (USAGE, many, {}, [], ["'q'", "and 28 more"]),
             (USAGE, dict(good, k=("F16", good["k"][1], good["k"][2])), {}, [], ["f16", "f32"]),
             (UNSUPPORTED, dict(good, q=("I32", good["q"][1], [1] * len(good["q"][2]))), {}, [], ["q", "i32"]),
             (UNSUPPORTED, dict(good, x=("F64", [1], [0.0])), {}, [], "F64"),
-            (USAGE, dict(good, q=("F32", [2, 6, 8], good["q"][2])), {}, ["--layout", "hnd"], ["q", "[2, 6, 8]"]),
+            (
+                USAGE,
+                dict(good, q=("F32", [2, 6, 8], good["q"][2])),
+                {},
+                ["--layout", "hnd"],
+                ["q", "[2, 6, 8]"],
+            ),
             (USAGE, dict(good, q=("F32", [1, 1, 2, 6, 8], good["q"][2])), {}, [], "q"),
             (USAGE, packed, {}, [], ["cu_seqlens_q", "thd"]),
             (USAGE, packed, {}, ["--layout", "thd"], ["cu_seqlens_q", "thd"]),
@@ -189,14 +214,16 @@ class BadFiles(CommandTest):
         ]
         for number, (code, tensors, metadata, arguments, words) in enumerate(table):
             with self.subTest(number=number, words=words):
-                self.fails(code, words, "attend", self.write(f"{number}.safetensors", tensors, metadata), *arguments)
+                self.fails(
+                    code, words, "attend", self.write(f"{number}.safetensors", tensors, metadata), *arguments
+                )
 
 
 class Outputs(CommandTest):
     def setUp(self):
         super().setUp()
         tensors = qkv()
-        # A NaN is refused as soon as work starts; an output that cannot be written must be refused before that.
+        # A NaN is refused as soon as work starts; an output that cannot be written must be refused before.
         tensors["k"] = ("F32", tensors["k"][1], [float("nan")] * len(tensors["k"][2]))
         self.bad = self.write("bad.safetensors", tensors)
         self.before = self.bad.read_bytes()
@@ -211,14 +238,23 @@ class Outputs(CommandTest):
             for target in ["/nonexistent/out", self.path("directory"), self.path("link"), "/dev/null"]:
                 with self.subTest(option=option, target=target):
                     self.fails(FILE, str(target), "attend", self.bad, option, target)
-        self.assertEqual(sorted(p.name for p in self.directory.iterdir()), ["bad.safetensors", "directory", "link"])
+        self.assertEqual(
+            sorted(p.name for p in self.directory.iterdir()), ["bad.safetensors", "directory", "link"]
+        )
 
     def test_one_file_under_two_names(self):
         os.link(self.bad, self.path("hard"))
-        for name in ["bad.safetensors", "./bad.safetensors", "../" + self.directory.name + "/bad.safetensors", "hard"]:
+        for name in [
+            "bad.safetensors",
+            "./bad.safetensors",
+            "../" + self.directory.name + "/bad.safetensors",
+            "hard",
+        ]:
             with self.subTest(name=name):
                 self.fails(USAGE, "input file", "attend", "bad.safetensors", "-o", name, cwd=self.directory)
-                self.fails(USAGE, "input file", "attend", "bad.safetensors", "--json", name, cwd=self.directory)
+                self.fails(
+                    USAGE, "input file", "attend", "bad.safetensors", "--json", name, cwd=self.directory
+                )
         self.fails(USAGE, "output file", "attend", self.bad, "-o", "x", "--json", "./x", cwd=self.directory)
 
     def test_nothing_is_left_when_the_work_fails(self):

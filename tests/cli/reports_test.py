@@ -16,41 +16,125 @@ class Optional:
         self.inner = inner
 
 
-HEAD = {"octavo": TEXT, "command": TEXT, "command_line": TEXT, "date": TEXT, "commit": TEXT,
-        "processor": {"model": TEXT, "features": [TEXT], "threads": NUMBER, "tier": TEXT, "tier_forced": Optional(TEXT)}}
+HEAD = {
+    "octavo": TEXT,
+    "command": TEXT,
+    "command_line": TEXT,
+    "date": TEXT,
+    "commit": TEXT,
+    "processor": {
+        "model": TEXT,
+        "features": [TEXT],
+        "threads": NUMBER,
+        "tier": TEXT,
+        "tier_forced": Optional(TEXT),
+    },
+}
 MEASURES = {"relative_l1": NUMBER, "relative_l2": NUMBER, "cossim": NUMBER, "rmse": NUMBER, "max_abs": NUMBER}
 LSE = {"max_abs": NUMBER, "mean_abs": NUMBER, "rows": NUMBER, "one_sided": NUMBER}
 TENSOR = {"dtype": TEXT, "shape": [NUMBER]}
 PER_HEAD = [{"name": TEXT} | MEASURES]
 ATTEND = HEAD | {
     "threads": NUMBER,
-    "input": {"file": TEXT, "q": TENSOR, "k": TENSOR, "v": TENSOR, "with": [TEXT], "unused": [TEXT], "layout": TEXT, "layout_from": TEXT,
-              "causal": TEXT, "causal_from": TEXT, "scale": NUMBER, "window": [NUMBER]},
-    "asked_for": TEXT, "recipe": {"name": TEXT, "fields": dict}, "kernel": TEXT, "reason": TEXT,
-    "seconds": {"quantize_kv": NUMBER, "quantize_q": NUMBER, "quantize": NUMBER, "attend": NUMBER, "together": NUMBER, "runs": NUMBER},
-    "scores": NUMBER, "clock_hz": Optional(NUMBER),
+    "input": {
+        "file": TEXT,
+        "q": TENSOR,
+        "k": TENSOR,
+        "v": TENSOR,
+        "with": [TEXT],
+        "unused": [TEXT],
+        "layout": TEXT,
+        "layout_from": TEXT,
+        "causal": TEXT,
+        "causal_from": TEXT,
+        "scale": NUMBER,
+        "window": [NUMBER],
+    },
+    "asked_for": TEXT,
+    "recipe": {"name": TEXT, "fields": dict},
+    "kernel": TEXT,
+    "reason": TEXT,
+    "seconds": {
+        "quantize_kv": NUMBER,
+        "quantize_q": NUMBER,
+        "quantize": NUMBER,
+        "attend": NUMBER,
+        "together": NUMBER,
+        "runs": NUMBER,
+    },
+    "scores": NUMBER,
+    "clock_hz": Optional(NUMBER),
     "cycles_per_score": {"attend": Optional(NUMBER), "together": Optional(NUMBER)},
-    "error": Optional({"reference": TEXT, "sampled": FLAG, "rows_per_head": NUMBER, "rows_per_head_in_all": NUMBER, "worst_head": NUMBER,
-                       "lse": LSE, "heads": PER_HEAD} | MEASURES),
+    "error": Optional(
+        {
+            "reference": TEXT,
+            "sampled": FLAG,
+            "rows_per_head": NUMBER,
+            "rows_per_head_in_all": NUMBER,
+            "worst_head": NUMBER,
+            "lse": LSE,
+            "heads": PER_HEAD,
+        }
+        | MEASURES
+    ),
     "output": Optional({"file": TEXT, "o": TEXT, "lse": TEXT}),
 }
-COMPARE = HEAD | {"a": TEXT, "b": TEXT, "tensor": TEXT, "shape": [NUMBER], "layout": TEXT, "layout_from": TEXT, "error": MEASURES,
-                  "worst_head": NUMBER, "lse": Optional(LSE), "heads": PER_HEAD}
-INFO = HEAD | {"gpus": [TEXT], "cuda": TEXT,
-               "kernels": [{"name": TEXT, "backend": TEXT, "tier": TEXT, "file": TEXT, "summary": TEXT, "available": FLAG}]}
+COMPARE = HEAD | {
+    "a": TEXT,
+    "b": TEXT,
+    "tensor": TEXT,
+    "shape": [NUMBER],
+    "layout": TEXT,
+    "layout_from": TEXT,
+    "error": MEASURES,
+    "worst_head": NUMBER,
+    "lse": Optional(LSE),
+    "heads": PER_HEAD,
+}
+INFO = HEAD | {
+    "gpus": [TEXT],
+    "cuda": TEXT,
+    "kernels": [
+        {"name": TEXT, "backend": TEXT, "tier": TEXT, "file": TEXT, "summary": TEXT, "available": FLAG}
+    ],
+}
 FIELD = {"name": TEXT, "value": TEXT, "values": TEXT, "help": TEXT}
 RECIPE = {"name": TEXT, "summary": TEXT, "source": TEXT, "budget": TEXT, "fields": [FIELD]}
 SPREAD = {"min": NUMBER, "median": NUMBER}
 BENCH = HEAD | {
-    "threads": NUMBER, "causal": TEXT, "data": TEXT, "left_out": [TEXT],
-    "results": [{"recipe": TEXT, "kernel": TEXT, "heads": NUMBER, "tokens": NUMBER, "head_dim": NUMBER, "scores": NUMBER, "runs": NUMBER,
-                 "clock_hz": Optional(NUMBER), "seconds": {"quantize": SPREAD, "attend": SPREAD, "together": SPREAD},
-                 "cycles_per_score": {"attend": Optional(NUMBER), "together": Optional(NUMBER)}, "mac_per_cycle": Optional(NUMBER)}],
+    "threads": NUMBER,
+    "causal": TEXT,
+    "data": TEXT,
+    "left_out": [TEXT],
+    "results": [
+        {
+            "recipe": TEXT,
+            "kernel": TEXT,
+            "heads": NUMBER,
+            "tokens": NUMBER,
+            "head_dim": NUMBER,
+            "scores": NUMBER,
+            "runs": NUMBER,
+            "clock_hz": Optional(NUMBER),
+            "seconds": {"quantize": SPREAD, "attend": SPREAD, "together": SPREAD},
+            "cycles_per_score": {"attend": Optional(NUMBER), "together": Optional(NUMBER)},
+            "mac_per_cycle": Optional(NUMBER),
+        }
+    ],
 }
 CELL = MEASURES | {"worst_head": NUMBER, "worst_head_relative_l1": NUMBER, "seconds": Optional(NUMBER)}
-DEMO = HEAD | {"threads": NUMBER, "directory": TEXT, "model": TEXT, "tokens": NUMBER, "layers": [TEXT], "skipped": [TEXT], "sampled": FLAG,
-               "rows_per_head": NUMBER, "baseline": TEXT,
-               "recipes": [{"recipe": TEXT, "kernel": TEXT, "emulated": FLAG, "all": CELL, "layers": [CELL]}]}
+DEMO = HEAD | {
+    "threads": NUMBER,
+    "directory": TEXT,
+    "model": TEXT,
+    "tokens": NUMBER,
+    "layers": [TEXT],
+    "skipped": [TEXT],
+    "sampled": FLAG,
+    "rows_per_head": NUMBER,
+    "baseline": TEXT,
+    "recipes": [{"recipe": TEXT, "kernel": TEXT, "emulated": FLAG, "all": CELL, "layers": [CELL]}],
+}
 
 
 class Reports(CommandTest):
@@ -86,12 +170,16 @@ class Reports(CommandTest):
 
     def test_attend(self):
         source = self.write("in.safetensors", qkv(batch=2, q_heads=2) | {"kv_lengths": ("I32", [2], [7, 3])})
-        to_file = self.succeeds("attend", source, "--recipe", "sage2-8+8", "-o", self.path("out"), "--json", self.path("report"))
+        to_file = self.succeeds(
+            "attend", source, "--recipe", "sage2-8+8", "-o", self.path("out"), "--json", self.path("report")
+        )
         self.fits(re.sub(r"/\S+", "PATH", to_file))
         report = json.loads(self.path("report").read_text())
         self.matches(report, ATTEND)
-        self.assertEqual([h["name"] for h in report["error"]["heads"]],
-                         ["batch 0 head 0", "batch 0 head 1", "batch 1 head 0", "batch 1 head 1"])
+        self.assertEqual(
+            [h["name"] for h in report["error"]["heads"]],
+            ["batch 0 head 0", "batch 0 head 1", "batch 1 head 0", "batch 1 head 1"],
+        )
         self.assertEqual(report["input"]["with"], ["kv_lengths i32 [2]"])
         self.assertEqual(report["scores"], 2 * 6 * (7 + 3))
         self.assertEqual(report["asked_for"], "sage2-8+8")
@@ -109,7 +197,10 @@ class Reports(CommandTest):
 
     def test_compare(self):
         def output(extra):
-            return {"o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0 + extra]), "lse": ("F32", [1, 2, 1], [0.5, float("-inf")])}
+            return {
+                "o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0 + extra]),
+                "lse": ("F32", [1, 2, 1], [0.5, float("-inf")]),
+            }
 
         a, b = self.write("a", output(1.0)), self.write("b", output(0.0))
         report = self.report(COMPARE, "compare", a, b, "--json")
@@ -120,7 +211,9 @@ class Reports(CommandTest):
         text = self.succeeds("compare", a, b, "--per-head")
         self.assertRegex(text, r"head 0 +0 ")
         self.assertRegex(text, r"head 1 +14\.3 ")
-        other = self.write("c", {"o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0]), "lse": ("F32", [1, 2, 1], [0.5, 0.0])})
+        other = self.write(
+            "c", {"o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0]), "lse": ("F32", [1, 2, 1], [0.5, 0.0])}
+        )
         self.assertEqual(self.report(COMPARE, "compare", other, b, "--json")["lse"]["one_sided"], 1)
         no_lse = self.write("d", {"o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0])})
         self.assertIsNone(self.report(COMPARE, "compare", a, no_lse, "--json")["lse"])
@@ -137,7 +230,9 @@ class Reports(CommandTest):
             for field in recipe["fields"]:
                 self.assertRegex(text, rf"(?m)^{field['name']} +{re.escape(field['value'])} ")
         self.fits(self.succeeds("recipes"))
-        self.assertEqual(sorted(json.loads(self.succeeds("recipes", "auto", "--json"))), ["name", "source", "summary"])
+        self.assertEqual(
+            sorted(json.loads(self.succeeds("recipes", "auto", "--json"))), ["name", "source", "summary"]
+        )
 
     def test_info(self):
         report = self.report(INFO, "info", "--json")
@@ -146,16 +241,31 @@ class Reports(CommandTest):
         text = self.succeeds("info")
         self.fits(text)
         for name, kernel in kernels.items():
-            self.assertRegex(text, rf"(?m)^{re.escape('+' if kernel['available'] else '-')} {re.escape(name)}  {re.escape(kernel['file'])}$")
+            line = f"{'+' if kernel['available'] else '-'} {name}  {kernel['file']}"
+            self.assertIn(line, text.splitlines())
 
     def test_info_names_the_forced_tier(self):
         report = json.loads(self.succeeds("info", "--json", environment={"OCTAVO_CPU_TIER": "scalar"}))
-        self.assertEqual((report["processor"]["tier"], report["processor"]["tier_forced"]), ("scalar", "scalar"))
+        self.assertEqual(
+            (report["processor"]["tier"], report["processor"]["tier_forced"]), ("scalar", "scalar")
+        )
         available = [k["tier"] for k in report["kernels"] if k["available"] and k["backend"] == "cpu"]
         self.assertEqual(set(available), {"scalar"})
 
     def test_bench(self):
-        arguments = ["bench", "--recipes", "half,sage2-8+8", "--heads", "1,2", "--tokens", "48", "--head-dim", "16", "--repeat", "2"]
+        arguments = [
+            "bench",
+            "--recipes",
+            "half,sage2-8+8",
+            "--heads",
+            "1,2",
+            "--tokens",
+            "48",
+            "--head-dim",
+            "16",
+            "--repeat",
+            "2",
+        ]
         report = self.report(BENCH, *arguments, "--causal", "top-left", "--json", "-")
         for recipe in ["half", "sage2-8+8"]:
             self.assertEqual({r["heads"] for r in report["results"] if r["recipe"] == recipe}, {1, 2})
@@ -164,7 +274,9 @@ class Reports(CommandTest):
             self.assertEqual(result["runs"], 2)
             self.assertLessEqual(result["seconds"]["attend"]["min"], result["seconds"]["attend"]["median"])
             self.assertFalse(result["kernel"].startswith("reference."))
-        self.assertEqual(report["command_line"], "octavo " + " ".join(arguments) + " --causal top-left --json -")
+        self.assertEqual(
+            report["command_line"], "octavo " + " ".join(arguments) + " --causal top-left --json -"
+        )
         self.fits(self.succeeds(*arguments, "--json", self.path("bench.json")))
         self.matches(json.loads(self.path("bench.json").read_text()), BENCH)
         named = self.report(BENCH, *arguments, "--kernel", "reference.emulate", "--json", "-")
@@ -175,16 +287,25 @@ class Reports(CommandTest):
         self.assertEqual(report["layers"], ["0", "20", "29"])
         self.assertEqual((report["tokens"], report["sampled"], report["rows_per_head"]), (320, True, 256))
         by_name = {recipe["recipe"]: recipe for recipe in report["recipes"]}
-        listed = [recipe["name"] for recipe in json.loads(self.succeeds("recipes", "--json"))["octavo_recipes"]]
+        listed = [
+            recipe["name"] for recipe in json.loads(self.succeeds("recipes", "--json"))["octavo_recipes"]
+        ]
         self.assertEqual([*by_name, "auto"], listed)
         self.assertLess(by_name["half"]["all"]["relative_l1"], 1e-3)
         # INT4 keys cost several times what INT8 keys cost, on any data.
-        self.assertGreater(by_name["sage2-4+8"]["all"]["relative_l1"], 2 * by_name["sage2-8+8"]["all"]["relative_l1"])
+        self.assertGreater(
+            by_name["sage2-4+8"]["all"]["relative_l1"], 2 * by_name["sage2-8+8"]["all"]["relative_l1"]
+        )
         for recipe in report["recipes"]:
             layers = recipe["layers"]
             self.assertEqual(len(layers), 3)
-            self.assertAlmostEqual(recipe["all"]["relative_l1"], sum(layer["relative_l1"] for layer in layers) / 3)
-            self.assertEqual(recipe["all"]["worst_head_relative_l1"], max(layer["worst_head_relative_l1"] for layer in layers))
+            self.assertAlmostEqual(
+                recipe["all"]["relative_l1"], sum(layer["relative_l1"] for layer in layers) / 3
+            )
+            self.assertEqual(
+                recipe["all"]["worst_head_relative_l1"],
+                max(layer["worst_head_relative_l1"] for layer in layers),
+            )
             # No time that could be mistaken for a kernel's.
             self.assertEqual(recipe["emulated"], recipe["all"]["seconds"] is None, recipe["recipe"])
 

@@ -1,4 +1,4 @@
-"""What the tests of the command share: running it, safetensors files with the standard library, attention in plain Python."""
+"""What the tests of the command share: running it, safetensors files, attention in plain Python."""
 
 import json
 import math
@@ -16,14 +16,22 @@ CODES = {"F32": "f", "I32": "i", "I64": "q", "U8": "B", "BOOL": "B", "F64": "d",
 
 
 def octavo(*arguments, environment=None, cwd=None, stdout=subprocess.PIPE):
-    """Runs the command; standard error is not a terminal. Variables that change what it does are taken out."""
+    """Runs the command; standard error is no terminal. Variables that change what it does are taken out."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("OCTAVO_")} | (environment or {})
-    return subprocess.run([COMMAND, *map(str, arguments)], env=env, cwd=cwd, stdout=stdout, stderr=subprocess.PIPE,
-                          text=True, timeout=240, check=False)
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        env=env,
+        cwd=cwd,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """tensors: name -> (dtype, shape, flat values). bf16 values are given as their 16 bits with dtype "BF16"."""
+    """tensors: name -> (dtype, shape, flat values). Values of dtype "BF16" are given as their 16 bits."""
     header, data = {}, b""
     if metadata:
         header["__metadata__"] = metadata
@@ -46,7 +54,11 @@ def read_safetensors(path):
     for name, entry in header.items():
         begin, end = (8 + size + offset for offset in entry["data_offsets"])
         count = math.prod(entry["shape"])
-        tensors[name] = (entry["dtype"], entry["shape"], list(struct.unpack(f"<{count}{CODES[entry['dtype']]}", raw[begin:end])))
+        tensors[name] = (
+            entry["dtype"],
+            entry["shape"],
+            list(struct.unpack(f"<{count}{CODES[entry['dtype']]}", raw[begin:end])),
+        )
     return tensors, metadata
 
 
@@ -58,18 +70,28 @@ def normal(count, seed):
 def qkv(batch=1, q_heads=2, kv_heads=1, q_len=6, kv_len=7, head_dim=8, dtype="F32"):
     """Random q [B, Hq, Lq, D], k and v [B, Hkv, Lk, D]."""
     q, kv = [batch, q_heads, q_len, head_dim], [batch, kv_heads, kv_len, head_dim]
-    return {"q": (dtype, q, normal(math.prod(q), 1)), "k": (dtype, kv, normal(math.prod(kv), 2)), "v": (dtype, kv, normal(math.prod(kv), 3))}
+    return {
+        "q": (dtype, q, normal(math.prod(q), 1)),
+        "k": (dtype, kv, normal(math.prod(kv), 2)),
+        "v": (dtype, kv, normal(math.prod(kv), 3)),
+    }
 
 
 def attend(query, keys, values, visible, scale):
     """One row of attention: (o, lse)."""
-    scores = {j: scale * sum(a * b for a, b in zip(query, key)) for j, key in enumerate(keys) if visible(j)}
+    scores = {
+        j: scale * sum(a * b for a, b in zip(query, key, strict=True))
+        for j, key in enumerate(keys)
+        if visible(j)
+    }
     if not scores:
         return [0.0] * len(query), -math.inf
     top = max(scores.values())
     weights = {j: math.exp(s - top) for j, s in scores.items()}
     total = sum(weights.values())
-    return [sum(w * values[j][d] for j, w in weights.items()) / total for d in range(len(query))], top + math.log(total)
+    return [
+        sum(w * values[j][d] for j, w in weights.items()) / total for d in range(len(query))
+    ], top + math.log(total)
 
 
 class CommandTest(unittest.TestCase):
@@ -93,7 +115,7 @@ class CommandTest(unittest.TestCase):
         return done.stdout
 
     def fails(self, code, words, *arguments, **options):
-        """The exit code, nothing on standard output, exactly one line on standard error, and the words in it."""
+        """The exit code, nothing on standard output, one line on standard error, and the words in it."""
         done = octavo(*arguments, **options)
         said = f"octavo {' '.join(map(str, arguments))}\n{done.stderr}"
         self.assertEqual(done.returncode, code, said)
