@@ -67,6 +67,7 @@ std::string footnotes(const DemoResult& r) {
                    fmt::format("the largest rel. L1 of one head{}", several ? " of any layer" : ""));
   text += labelled("time", fmt::format("of a layer, quantization included, best of a few runs{}",
                                        several ? ", mean over the layers" : ""));
+  text += labelled("exact", "what the others are compared with: f64 arithmetic, not made for speed");
   if (r.baseline == "half") {
     text += labelled(
         "speed-up",
