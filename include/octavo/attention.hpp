@@ -43,13 +43,14 @@ struct AttentionOptions {
   Causal causal = Causal::none;
   Window window{};
   std::optional<float> scale{};  ///< default 1 / sqrt(D); any finite value, 0 and negative ones too
-  TensorView kv_lengths{};       ///< i32 [B], 0 .. Lk: valid keys of each batch entry
-  TensorView cu_seqlens_q{};     ///< i32 [S + 1], packed layout only
+  TensorView kv_lengths{};       ///< i32 or i64 [B], 0 .. Lk: valid keys of each batch entry
+  TensorView cu_seqlens_q{};     ///< i32 or i64 [S + 1], packed layout only
   TensorView cu_seqlens_k{};     ///< i32 [S + 1]
   TensorView mask{};             ///< boolean, broadcastable to [B, Hq, Lq, Lk], true = visible
   TensorView
       bias{};  ///< f32, f16 or bf16, broadcastable to [B, Hq, Lq, Lk], added to scaled scores; -inf hides
-  TensorView q_absmax{};  ///< f32 [Hq] or [B, Hq]: query scale given by the caller, queries beyond it clamp
+  TensorView q_absmax{};  ///< f32 [Hq] or [B, Hq] (packed: [S, Hq]): query scale given by the caller, queries
+                          ///< beyond it clamp
   bool check_finite = true;  ///< refuse NaN and Inf in valid data (CPU)
   int threads = 0;  ///< CPU threads; 0 = as many as the process may use. Results do not depend on it.
 };
@@ -62,6 +63,7 @@ struct Sequence {
   std::int64_t q_len = 0;
   std::int64_t k_begin = 0;
   std::int64_t k_len = 0;  ///< valid keys
+  std::int64_t index = 0;  ///< in problem.sequences
 };
 
 /// A call's shapes and options after every check has passed.

@@ -238,7 +238,8 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   if (recipe.name == "auto") {
     Recipe untouched;
     untouched.name = "auto";
-    if (recipe != untouched) return invalid_argument("recipe 'auto' takes no fields; name a preset and set them there");
+    if (recipe != untouched)
+      return invalid_argument("recipe 'auto' takes no fields; name a preset and set them there");
     Result<Recipe> resolved = resolve_auto(problem, plan.reason_);
     if (!resolved.ok()) return resolved.status();
     wanted = *resolved;
@@ -281,9 +282,11 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   plan.problem_ = std::make_shared<const Problem>(problem);
   plan.recipe_ = best->effective(problem, wanted);
   plan.kernel_ = best;
-  plan.reason_ +=
-      concat(plan.reason_.empty() ? "" : "; ", best->name,
-             options.kernel.empty() ? " is the fastest kernel here that runs it" : " was asked for by name");
+  const char* why = !options.kernel.empty() ? " was asked for by name"
+                    : best->name == "reference.emulate"
+                        ? " walks it step by step, since no fast kernel here runs it"
+                        : " is the fastest here that runs it";
+  plan.reason_ += concat(plan.reason_.empty() ? "" : "; ", best->name, why);
   return plan;
 }
 

@@ -122,7 +122,7 @@ Status check_q_absmax(const TensorView& t, const Problem& p) {
   }
   for (std::int64_t b = 0; b < (t.rank == 2 ? p.batch : 1); ++b) {
     for (std::int64_t h = 0; h < p.q_heads; ++h) {
-      const float value = given_q_absmax(p, Sequence{.batch = b}, h);
+      const float value = given_q_absmax(p, Sequence{.index = b}, h);
       if (!(std::isfinite(value) && value > 0.0F))
         return invalid_argument(
             concat("q_absmax of head ", h, " is ", value, "; it must be finite and above 0"));
@@ -165,9 +165,9 @@ void list_sequences(Problem& p) {
     if (p.packed()) {
       const IntegerVector cq{&o.cu_seqlens_q};
       const IntegerVector ck{&o.cu_seqlens_k};
-      s = {0, cq[b], cq[b + 1] - cq[b], ck[b], ck[b + 1] - ck[b]};
+      s = {0, cq[b], cq[b + 1] - cq[b], ck[b], ck[b + 1] - ck[b], b};
     } else {
-      s = {b, 0, p.q_len, 0, o.kv_lengths.empty() ? p.kv_len : IntegerVector{&o.kv_lengths}[b]};
+      s = {b, 0, p.q_len, 0, o.kv_lengths.empty() ? p.kv_len : IntegerVector{&o.kv_lengths}[b], b};
     }
   }
 }
@@ -283,7 +283,7 @@ float given_q_absmax(const Problem& problem, const Sequence& sequence, std::int6
   const TensorView& t = problem.options.q_absmax;
   if (t.empty()) return -1.0F;
   const std::int64_t at =
-      t.rank == 2 ? sequence.batch * t.strides[0] + head * t.strides[1] : head * t.strides[0];
+      t.rank == 2 ? sequence.index * t.strides[0] + head * t.strides[1] : head * t.strides[0];
   float value = 0.0F;
   std::memcpy(&value, static_cast<const char*>(t.data) + at * 4, sizeof value);
   return value;

@@ -294,6 +294,7 @@ struct Attention {
     F shift[V::kGroups];
     F sum[V::kGroups];
     const F log2_p_range = V::set(spec.log2_p_range);
+    const F p_range = V::set(spec.p_range);
     OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
       shift[g] = V::sub(log2_p_range, row.reference[g]);
       sum[g] = V::zero();
@@ -303,14 +304,16 @@ struct Attention {
     for (int k = 0; k < job.key_tile; ++k) {
       const bool direct = kKind == WeightKind::e4m3_mixed && k / 8 % spec.mixed_period < spec.mixed_direct;
       OCTAVO_UNROLL for (int g = 0; g < V::kGroups; ++g) {
-        const F t = V::add(V::load(s + static_cast<std::ptrdiff_t>(k) * kRows + g * V::kLanes), shift[g]);
+        const F s2 = V::load(s + static_cast<std::ptrdiff_t>(k) * kRows + g * V::kLanes);
         if (direct) {
-          const F weight = direct_e4m3<V>(t, bias);
+          const F weight = direct_e4m3<V>(V::add(s2, shift[g]), bias);
           sum[g] = V::add(sum[g], weight);
           Values::store_weights(p, k, g, weight);
           continue;
         }
-        const F exact = V::exp2(t);
+        // P_r as a product, not in the exponent: the emulator's operations in its order, so that no weight
+        // near a rounding tie falls to the other side.
+        const F exact = V::mul(V::exp2(V::sub(s2, row.reference[g])), p_range);
         F weight = exact;
         if constexpr (kKind == WeightKind::e4m3_exact || kKind == WeightKind::e4m3_mixed)
           weight = grid_e4m3<V>(exact);

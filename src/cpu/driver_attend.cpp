@@ -87,6 +87,7 @@ SoftmaxSpec softmax_spec(const Recipe& r) {
   }
   spec.mixed_direct = r.exp2 == Exp2::direct ? 1 : r.mixed_direct;
   spec.mixed_period = r.exp2 == Exp2::direct ? 1 : r.mixed_period;
+  spec.p_range = r.p_range;
   spec.log2_p_range = std::log2(r.p_range);
   spec.tile_max = r.p_reference == PReference::tile_max;
   spec.reverse = r.key_order == KeyOrder::reverse;

@@ -28,7 +28,8 @@ enum class WeightKind : std::uint8_t { e4m3_exact, e4m3_direct, e4m3_mixed, bf16
 /// The softmax and second product of a recipe, as a kernel needs them.
 struct SoftmaxSpec {
   WeightKind weight = WeightKind::e4m3_exact;
-  float log2_p_range = 0.0F;  ///< goes into the exponent, cancels against the normaliser
+  float p_range = 1.0F;  ///< P_r, cancels against the normaliser
+  float log2_p_range = 0.0F;
   bool tile_max = false;      ///< p_reference
   bool reverse = false;       ///< key_order
   bool quantized_normaliser = false;

@@ -127,6 +127,40 @@ TEST(Steps, SeveralThreadsMayCallAtOnce) {
   for (const double d : differences) EXPECT_EQ(d, 0.0);
 }
 
+TEST(QAbsmax, PackedSequencesHaveTheirOwn) {
+  const Inputs in(
+      {.batch = 3, .q_heads = 2, .kv_heads = 1, .q_len = 20, .kv_len = 30, .layout = Layout::thd, .seed = 3});
+  Tensor absmax(DType::f32, {3, 2});
+  for (std::int64_t i = 0; i < 6; ++i) absmax.set(i, 0.5F + static_cast<float>(i));
+  AttentionOptions options = in.options();
+  options.q_absmax = absmax.view();
+  Outputs all(in);
+  ASSERT_TRUE(attention(in.q.view(), in.k.view(), in.v.view(), all.o.view(), all.lse.view(),
+                        preset("int8-icl"), options)
+                  .ok());
+  // The last sequence alone, with its own row of q_absmax.
+  const auto* cu_q = static_cast<const std::int32_t*>(in.cu_q.view().data);
+  const auto* cu_k = static_cast<const std::int32_t*>(in.cu_k.view().data);
+  const auto from = [](auto view, std::int32_t begin, std::int32_t end) {
+    view.data = static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(view.data))) +
+                begin * view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype));
+    view.shape[0] = end - begin;
+    return view;
+  };
+  const std::int32_t q_offsets[] = {0, cu_q[3] - cu_q[2]};
+  const std::int32_t k_offsets[] = {0, cu_k[3] - cu_k[2]};
+  options.cu_seqlens_q = TensorView(q_offsets, DType::i32, {2});
+  options.cu_seqlens_k = TensorView(k_offsets, DType::i32, {2});
+  options.q_absmax = TensorView(static_cast<const float*>(absmax.view().data) + 4, DType::f32, {2});
+  Outputs one(in);
+  ASSERT_TRUE(attention(from(in.q.view(), cu_q[2], cu_q[3]), from(in.k.view(), cu_k[2], cu_k[3]),
+                        from(in.v.view(), cu_k[2], cu_k[3]), from(one.o.view(), cu_q[2], cu_q[3]), {},
+                        preset("int8-icl"), options)
+                  .ok());
+  ASSERT_GT(cu_q[3], cu_q[2]);
+  for (std::int64_t i = cu_q[2] * 2 * 64; i < cu_q[3] * 2 * 64; ++i) ASSERT_EQ(one.o[i], all.o[i]) << i;
+}
+
 TEST(QAbsmax, TestRowsDoNotDependOnTheirBatch) {
   Inputs in({.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 65, .kv_len = 100});
   Tensor absmax(DType::f32, {2});

@@ -107,15 +107,24 @@ struct Portable {
     return y;
   }
 
+  /// a * b + c rounded once, but for ties of ties: the product is exact in double. The weights of this tier
+  /// then equal those of the tiers with fused multiply-add, bit for bit, and none falls to the other side of
+  /// a rounding tie.
+  OCTAVO_INLINE F fused(F a, F b, F c) {
+    using Doubles = double __attribute__((vector_size(64)));
+    const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles);
+    return __builtin_convertvector(product + __builtin_convertvector(c, Doubles), F);
+  }
+
   OCTAVO_INLINE F exp2(F x) {
     const F c = max(x, set(-127.0F));
     const F n = round_even(c);
     const F r = c - n;
-    F p = fma(set(numerics::kExp2Poly[5]), r, set(numerics::kExp2Poly[4]));
-    p = fma(p, r, set(numerics::kExp2Poly[3]));
-    p = fma(p, r, set(numerics::kExp2Poly[2]));
-    p = fma(p, r, set(numerics::kExp2Poly[1]));
-    p = fma(p, r, set(numerics::kExp2Poly[0]));
+    F p = fused(set(numerics::kExp2Poly[5]), r, set(numerics::kExp2Poly[4]));
+    p = fused(p, r, set(numerics::kExp2Poly[3]));
+    p = fused(p, r, set(numerics::kExp2Poly[2]));
+    p = fused(p, r, set(numerics::kExp2Poly[1]));
+    p = fused(p, r, set(numerics::kExp2Poly[0]));
     p = from_bits(bits(p) + (__builtin_convertvector(n, I) << 23));
     return choose(x < set(numerics::kExp2Min), zero(), p);
   }
