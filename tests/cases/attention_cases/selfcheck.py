@@ -32,7 +32,6 @@ def _check_case(id: str) -> tuple[str, list[str], list[str]]:
             seen = bool(failed(evaluate(prepared, Model(mode, frozenset([fault])), mode)))
         except (CaseError, ValueError, IndexError, ZeroDivisionError):  # the faulty model fell over: noticed
             seen = True
-        prepared.unmodified()
         noticed += [fault] if seen else []
     return id, missed, noticed
 
