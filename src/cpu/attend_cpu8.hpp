@@ -153,7 +153,6 @@ struct Cpu8Attention {
   }
 
   // ---- scores
-  // ----------------------------------------------------------------------------------------------------------------
 
   OCTAVO_STEP void scores(const TileJob& job, const Range& keys, std::byte* codes,
                           C (&reference)[V::kGroups]) {
@@ -305,7 +304,6 @@ struct Cpu8Attention {
   }
 
   // ---- softmax
-  // ---------------------------------------------------------------------------------------------------------------
 
   /// Weights are taken against the tile's own maximum; beta = 2^(that - m) brings its products to the common
   /// scale, 0 for a row that sees nothing here (its weights mean nothing then).
@@ -352,7 +350,6 @@ struct Cpu8Attention {
   }
 
   // ---- second product
-  // --------------------------------------------------------------------------------------------------------
 
   static inline void accumulate(const TileJob& job, const Range& keys, const std::byte* codes,
                                 std::byte* weights, const C (&reference)[V::kGroups], RowState<V>& row) {
