@@ -33,8 +33,7 @@ float operand_range(Format format, float range) {
 /// Scratch of one thread, aligned for vector loads and stores.
 struct Scratch {
   alignas(64) float block[kScratchFloats];
-  alignas(64) float mean_row[256];
-  alignas(64) float mean_partial[256];
+  alignas(64) float sums[2 * 256];
 };
 
 std::vector<std::unique_ptr<Scratch>> scratch_for(int threads, std::int64_t items) {
@@ -91,7 +90,7 @@ Status quantize_kv(const TierOps& tier, Family family, const KernelCall& call, c
     job.scratch = own.block;
     std::fill(at.key_mean, at.key_mean + layout.channels(), 0.0F);
     if (r.smooth_k && s.k_len > 0) {
-      tier.mean_of(job.source, s.k_len, own.mean_row, own.mean_partial, at.key_mean, layout.channels());
+      tier.mean_of(job.source, s.k_len, own.sums, at.key_mean, layout.channels());
       job.mean = at.key_mean;
     }
     if (r.k_group == Granularity::per_head)

@@ -16,7 +16,7 @@ struct Entry {
   static bool available() { return cpu::tier_enabled(info()); }
   static Status accepts(const Problem& p, const Recipe& r) {
     if (Status s = cpu::accepts(ops(), kFamily, p, r); !s.ok()) return s;
-    return cpu::accepts_formats(cpu::attention_ops(ops(), kFamily), effective(p, r));
+    return cpu::accepts_operands(cpu::attention_ops(ops(), kFamily), effective(p, r));
   }
   static Recipe effective(const Problem& p, Recipe r) { return cpu::effective(kFamily, p, std::move(r)); }
   static std::size_t kv_bytes(const Problem& p, const Recipe& r) {
@@ -61,21 +61,21 @@ constexpr std::string_view kCpu8Summary = "int8 QK, u8 x s8 PV, table exponentia
 
 }  // namespace
 
-#define OCTAVO_CPU_TIER_KERNELS(index, tier, float_file, cpu8_file, int8_summary, float_summary)            \
-  const Kernel& cpu_##tier##_int8() {                                                                       \
-    static const Kernel kernel =                                                                            \
-        Entry<index, Family::int8>::make("cpu." #tier ".int8", #tier, float_file, int8_summary);            \
-    return kernel;                                                                                          \
-  }                                                                                                         \
-  const Kernel& cpu_##tier##_float() {                                                                      \
-    static const Kernel kernel =                                                                            \
-        Entry<index, Family::float32>::make("cpu." #tier ".float", #tier, float_file, float_summary);       \
-    return kernel;                                                                                          \
-  }                                                                                                         \
-  const Kernel& cpu_##tier##_cpu8() {                                                                       \
-    static const Kernel kernel =                                                                            \
-        Entry<index, Family::cpu8>::make("cpu." #tier ".cpu8", #tier, cpu8_file, kCpu8Summary);             \
-    return kernel;                                                                                          \
+#define OCTAVO_CPU_TIER_KERNELS(index, tier, float_file, cpu8_file, int8_summary, float_summary)      \
+  const Kernel& cpu_##tier##_int8() {                                                                 \
+    static const Kernel kernel =                                                                      \
+        Entry<index, Family::int8>::make("cpu." #tier ".int8", #tier, float_file, int8_summary);      \
+    return kernel;                                                                                    \
+  }                                                                                                   \
+  const Kernel& cpu_##tier##_float() {                                                                \
+    static const Kernel kernel =                                                                      \
+        Entry<index, Family::float32>::make("cpu." #tier ".float", #tier, float_file, float_summary); \
+    return kernel;                                                                                    \
+  }                                                                                                   \
+  const Kernel& cpu_##tier##_cpu8() {                                                                 \
+    static const Kernel kernel =                                                                      \
+        Entry<index, Family::cpu8>::make("cpu." #tier ".cpu8", #tier, cpu8_file, kCpu8Summary);       \
+    return kernel;                                                                                    \
   }
 OCTAVO_CPU_TIER_KERNELS(0, scalar, "src/cpu/attend.hpp", "src/cpu/attend_cpu8.hpp", kInt8Summary,
                         kFloatSummary)

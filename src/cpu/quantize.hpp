@@ -114,7 +114,7 @@ struct Quantizer {
     float* top = job.scratch + kQueryBlock * 2;
     for (int i = 0; i < channels; ++i) job.mean[i] = 0.0F;
     if (job.spec.smooth && job.count > 0)
-      mean_of(job.source, job.count, job.scratch, job.scratch + kQueryBlock * 4, job.mean, channels);
+      mean_of(job.source, job.count, job.scratch + kQueryBlock * 4, job.mean, channels);
     Rows::absmax_rows(job.source, job.count, job.mean, top, channels);
     bool finite = true;
     float head_top = 0.0F;
@@ -131,16 +131,13 @@ struct Quantizer {
     return finite;
   }
 
-  /// Means of `count` rows: f32 sums of 256 rows, added up in double so that long sequences lose nothing.
-  static void mean_of(const RowSource& source, std::int64_t count, float* /*row*/, float* partial,
-                      float* mean, int channels) {
-    double sums[256] = {};
-    for (std::int64_t begin = 0; begin < count; begin += 256) {
-      for (int i = 0; i < channels; i += V::kLanes) V::store(partial + i, V::zero());
-      Rows::add_rows(source, begin, count - begin < 256 ? count - begin : 256, partial, channels);
-      for (int i = 0; i < channels; ++i) sums[i] += static_cast<double>(partial[i]);
+  /// Means of `count` rows, rounded once from sums as good as double: the emulator's bits. sums:
+  /// [2][channels].
+  static void mean_of(const RowSource& source, std::int64_t count, float* sums, float* mean, int channels) {
+    Rows::sum_rows(source, count, sums, sums + channels, channels);
+    for (int i = 0; i < channels; ++i) {
+      mean[i] = rounded_mean(sums[i], sums[channels + i], count);
     }
-    for (int i = 0; i < channels; ++i) mean[i] = static_cast<float>(sums[i] / static_cast<double>(count));
   }
 
   /// term[n] = factor * (mean . centred[n]): smooth_q's second term for one block of query rows.
@@ -365,15 +362,24 @@ struct Quantizer {
     return Rows::is_finite(Rows::largest(given));
   }
 
+  static float rounded_mean(float high, float low, std::int64_t count) {
+    return static_cast<float>((static_cast<double>(high) + static_cast<double>(low)) /
+                              static_cast<double>(count));
+  }
+
   static void subtract_row_mean(const BlockJob& job) {
     const int channels = job.spec.channels;
-    const F inverse = V::set(1.0F / static_cast<float>(job.count));
     for (int i = 0; i < channels; i += V::kLanes) {
-      F sum = V::zero();
+      typename Rows::ExactSum sum;
       for (int n = 0; n < job.count; ++n)
-        sum = V::add(sum, V::load(job.scratch + static_cast<std::ptrdiff_t>(n) * channels + i));
-      const F mean = V::mul(sum, inverse);
-      V::store(job.row_mean + i, mean);
+        sum.add(V::load(job.scratch + static_cast<std::ptrdiff_t>(n) * channels + i));
+      float high[V::kLanes];
+      float low[V::kLanes];
+      V::store(high, sum.high);
+      V::store(low, sum.low);
+      for (int lane = 0; lane < V::kLanes; ++lane)
+        job.row_mean[i + lane] = rounded_mean(high[lane], low[lane], job.count);
+      const F mean = V::load(job.row_mean + i);
       for (int n = 0; n < job.count; ++n) {
         float* at = job.scratch + static_cast<std::ptrdiff_t>(n) * channels + i;
         V::store(at, V::sub(V::load(at), mean));

@@ -74,17 +74,30 @@ struct RowLoader {
     });
   }
 
-  /// sums[channels] += rows [begin, begin + count), in their order.
-  static void add_rows(const RowSource& source, std::int64_t begin, std::int64_t count, float* sums,
-                       int channels) {
+  /// A running f32 sum and the rounding errors it left behind: together as good as a sum in double.
+  struct ExactSum {
+    F high = V::zero();
+    F low = V::zero();
+    inline __attribute__((always_inline)) void add(F x) {
+      const F sum = V::add(high, x);
+      const F part = V::sub(sum, high);
+      low = V::add(low, V::add(V::sub(high, V::sub(sum, part)), V::sub(x, part)));
+      high = sum;
+    }
+  };
+
+  /// high + low [channels] = sums of `count` rows.
+  static void sum_rows(const RowSource& source, std::int64_t count, float* high, float* low, int channels) {
     over_columns(source, channels, [&](auto load_at, int i, auto vectors) OCTAVO_INLINE_LAMBDA {
-      F sum[vectors()];
-      for (int c = 0; c < vectors(); ++c) sum[c] = V::load(sums + i + c * V::kLanes);
-      for (std::int64_t n = begin; n < begin + count; ++n) {
+      ExactSum sum[vectors()];
+      for (std::int64_t n = 0; n < count; ++n) {
         const std::byte* from = row_at(source, n);
-        for (int c = 0; c < vectors(); ++c) sum[c] = V::add(sum[c], load_at(from, i + c * V::kLanes));
+        for (int c = 0; c < vectors(); ++c) sum[c].add(load_at(from, i + c * V::kLanes));
       }
-      for (int c = 0; c < vectors(); ++c) V::store(sums + i + c * V::kLanes, sum[c]);
+      for (int c = 0; c < vectors(); ++c) {
+        V::store(high + i + c * V::kLanes, sum[c].high);
+        V::store(low + i + c * V::kLanes, sum[c].low);
+      }
     });
   }
 

@@ -27,12 +27,13 @@ bool has_avx512() {
 
 bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
-/// Where vdpbf16ps is twice as fast as two FMA (Zen 4, 5) the tier stands above avx512; on Intel it is half as
-/// fast (15 against 31 products a cycle, Emerald Rapids) and stands below.
+/// Where vdpbf16ps is twice as fast as two FMA (Zen 4, 5) the tier stands above avx512; on Intel it is half
+/// as fast (15 against 31 products a cycle, Emerald Rapids) and stands below.
 int avx512bf16_rank() { return __builtin_cpu_is("amd") ? 35 : 25; }
 
-/// The processor's word (cpuid 7: EDX 22 bf16, 24 tiles, 25 int8) and the kernel's: Linux gives a process tile
-/// state on request only. Asked for once; refused by kernels before 5.16 and where a signal stack is too small.
+/// The processor's word (cpuid 7: EDX 22 bf16, 24 tiles, 25 int8) and the kernel's: Linux gives a process
+/// tile state on request only. Asked for once; refused by kernels before 5.16 and where a signal stack is too
+/// small.
 bool has_amx() {
   static const bool has = [] {
     unsigned a = 0;
@@ -40,7 +41,8 @@ bool has_amx() {
     unsigned c = 0;
     unsigned d = 0;
     constexpr unsigned kNeeded = 1U << 22 | 1U << 24 | 1U << 25;
-    if (!has_avx512() || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kNeeded) != kNeeded) return false;
+    if (!has_avx512() || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kNeeded) != kNeeded)
+      return false;
     constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
     constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -84,7 +86,12 @@ Status forced_tier_status() {
   return invalid_argument(concat("OCTAVO_CPU_TIER = '", name, "' is not known; there are: ", known));
 }
 
-Status accepts_formats(const AttentionOps& ops, const Recipe& recipe) {
+Status accepts_operands(const AttentionOps& ops, const Recipe& recipe) {
+  // cpu8 kernels read one scale for every 64 keys.
+  const bool one_scale =
+      recipe.k_group != Granularity::per_thread && recipe.k_group != Granularity::per_token;
+  if (recipe.p_format == Format::u8 && !one_scale)
+    return unsupported("runs k_group per_block, per_warp and per_head with p_format u8");
   if (!ops.f16_queries && recipe.qk_format == Format::f16)
     return unsupported("runs qk_format bf16 and e4m3 on bf16 products; f16 is for the avx512 tier");
   if (!ops.f16_values && recipe.p_format == Format::f16)

@@ -31,8 +31,7 @@ struct TierOps {
   bool (*quantize_queries)(const BlockJob&) = nullptr;
   bool (*quantize_keys)(const BlockJob&) = nullptr;
   float (*block_absmax)(const BlockJob&) = nullptr;
-  void (*mean_of)(const RowSource&, std::int64_t count, float* row, float* partial, float* mean,
-                  int channels) = nullptr;
+  void (*mean_of)(const RowSource&, std::int64_t count, float* sums, float* mean, int channels) = nullptr;
   void (*key_terms)(const float* mean, const float* centred, std::int64_t keys, int channels, float factor,
                     float* term) = nullptr;
 
@@ -64,7 +63,8 @@ bool tier_enabled(const TierInfo& tier);
 /// ignored.
 Status forced_tier_status();
 
-/// ok, or which 16-bit format of an effective recipe these kernels leave to another tier.
-Status accepts_formats(const AttentionOps& ops, const Recipe& recipe);
+/// ok, or what of an effective recipe's operands these kernels do not run: a 16-bit format left to another
+/// tier, groups finer than the kernel reads.
+Status accepts_operands(const AttentionOps& ops, const Recipe& recipe);
 
 }  // namespace octavo::cpu

@@ -30,8 +30,8 @@ struct SoftmaxSpec {
   WeightKind weight = WeightKind::e4m3_exact;
   float p_range = 1.0F;  ///< P_r, cancels against the normaliser
   float log2_p_range = 0.0F;
-  bool tile_max = false;      ///< p_reference
-  bool reverse = false;       ///< key_order
+  bool tile_max = false;  ///< p_reference
+  bool reverse = false;   ///< key_order
   bool quantized_normaliser = false;
   int mixed_direct = 0;
   int mixed_period = 1;
