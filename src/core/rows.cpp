@@ -32,6 +32,16 @@ void write_element(void* data, DType dtype, std::int64_t offset, float value) {
   std::memcpy(bytes, &bits, sizeof bits);
 }
 
+void write_row(void* data, DType dtype, std::int64_t offset, std::int64_t stride, const float* values,
+               std::int64_t count) {
+  if (dtype == DType::f32 && stride == 1) {
+    std::memcpy(static_cast<char*>(data) + offset * 4, values,
+                static_cast<std::size_t>(count) * sizeof(float));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) write_element(data, dtype, offset + i * stride, values[i]);
+}
+
 Status refuse_non_finite(const char* name, const TensorView& tensor, const Problem& problem, bool queries) {
   const HeadsView view = heads_view(tensor, problem.options.layout);
   for (std::size_t i = 0; i < problem.sequences.size(); ++i) {

@@ -13,6 +13,10 @@ float read_element(const void* data, DType dtype, std::int64_t offset);
 /// The opposite, rounded to nearest even.
 void write_element(void* data, DType dtype, std::int64_t offset, float value);
 
+/// `count` values to consecutive channels; the dtype is looked at once a row.
+void write_row(void* data, DType dtype, std::int64_t offset, std::int64_t stride, const float* values,
+               std::int64_t count);
+
 /// invalid_argument naming the first valid NaN or Inf of q (queries) or of k or v; internal when there is
 /// none.
 Status refuse_non_finite(const char* name, const TensorView& tensor, const Problem& problem, bool queries);

@@ -22,6 +22,9 @@ namespace octavo::cpu {
 
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 
+// The product loops are functions of their own (noinline): inlined into the walk over tiles, GCC 12 keeps
+// accumulators and addresses of the loop on the stack (tests/cpu/check_inner_loops.py looks for that).
+
 /// Per-row vectors of one query tile.
 template <class V>
 struct RowState {
@@ -40,7 +43,8 @@ struct Int8Scores {
   using I = typename V::I;
 
   /// S[key][row] for the keys of one tile, and their maximum.
-  static inline void run(const TileJob& job, std::int64_t key0, float* s, F (&top)[V::kGroups]) {
+  __attribute__((noinline)) static void run(const TileJob& job, std::int64_t key0, float* s,
+                                            F (&top)[V::kGroups]) {
     constexpr int kRows = V::kLanes * V::kGroups;
     constexpr int kStepBytes = V::kLanes * V::kPack * static_cast<int>(sizeof(typename V::QueryElement));
     const auto* q = static_cast<const std::byte*>(job.q);
@@ -89,7 +93,8 @@ template <class V>
 struct FloatScores {
   using F = typename V::F;
 
-  static inline void run(const TileJob& job, std::int64_t key0, float* s, F (&top)[V::kGroups]) {
+  __attribute__((noinline)) static void run(const TileJob& job, std::int64_t key0, float* s,
+                                            F (&top)[V::kGroups]) {
     constexpr int kRows = V::kLanes * V::kGroups;
     const auto* q = static_cast<const float*>(job.q);
     const auto* keys = static_cast<const float*>(job.k) + key0 * job.channels;
@@ -148,9 +153,10 @@ struct FloatValues {
 
  private:
   /// O = O * alpha + beta * sum over keys [begin, end) of the tile.
-  static inline void accumulate_chunk(const TileJob& job, std::int64_t key0, int begin, int end,
-                                      const float* p, const F (&alpha)[V::kGroups],
-                                      const F (&beta)[V::kGroups], float* o) {
+  __attribute__((noinline)) static void accumulate_chunk(const TileJob& job, std::int64_t key0, int begin,
+                                                         int end, const float* p,
+                                                         const F (&alpha)[V::kGroups],
+                                                         const F (&beta)[V::kGroups], float* o) {
     constexpr int kRows = V::kLanes * V::kGroups;
     const auto* values = static_cast<const float*>(job.v) + key0 * job.value_channels;
     const bool f16 = job.spec.f16_products > 0;

@@ -17,7 +17,8 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kItemRows =
-    128;                           // rows of a work item: whole quantization blocks, and one smooth_q mean
+    128;  // rows of a work item: whole quantization blocks, and one smooth_q mean
+constexpr int kMaxHeadDim = 256;
 constexpr int kFloatKeyTile = 64;  // the published tile: f16_buffered(2) is exactly one
 constexpr int kCpu8KeyTile = 256;  // u8 x s8 sums of 256 keys; larger tiles gain 1%, smaller ones lose 6%
 
@@ -159,10 +160,14 @@ void finish_tile(const KernelCall& call, const Workspace& w, const KvBlock& kv, 
     const bool empty = w.m[i] == -kInf || w.l[i] == 0.0F;
     const float inverse = empty ? 0.0F : 1.0F / w.l[i];
     const std::int64_t at = out.offset(s.batch, head, s.q_begin + row0 + i);
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
-      const float value = empty ? 0.0F : w.out[d * rows + i] * inverse * kv.value_delta[d] + kv.value_mean[d];
-      write_element(out.data, out.dtype, at + d * out.channel_stride, value);
+    float row[kMaxHeadDim];
+    if (empty) {
+      std::fill(row, row + p.head_dim, 0.0F);
+    } else {
+      for (std::int64_t d = 0; d < p.head_dim; ++d)
+        row[d] = w.out[d * rows + i] * inverse * kv.value_delta[d] + kv.value_mean[d];
     }
+    write_row(out.data, out.dtype, at, out.channel_stride, row, p.head_dim);
     if (lse.empty()) continue;
     float value = -kInf;
     if (!empty) {

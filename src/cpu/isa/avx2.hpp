@@ -90,7 +90,7 @@ struct Avx2 {
 
   /// 2^x by numerics::kExp2Poly: 0 below -126, also for -inf. x <= 127.
   OCTAVO_INLINE F exp2(F x) {
-    const F c = max(x, set(-127.0F));
+    const F c = max(set(-127.0F), x);  // in this order a NaN stays
     const F n = round_even(c);
     const F r = sub(c, n);
     F p = fma(set(numerics::kExp2Poly[5]), r, set(numerics::kExp2Poly[4]));

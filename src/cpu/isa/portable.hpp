@@ -117,7 +117,7 @@ struct Portable {
   }
 
   OCTAVO_INLINE F exp2(F x) {
-    const F c = max(x, set(-127.0F));
+    const F c = max(set(-127.0F), x);  // in this order a NaN stays
     const F n = round_even(c);
     const F r = c - n;
     F p = fused(set(numerics::kExp2Poly[5]), r, set(numerics::kExp2Poly[4]));
