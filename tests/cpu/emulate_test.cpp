@@ -62,7 +62,9 @@ void check_family(const std::string& family, const std::vector<std::string>& rec
   for (const std::string& kernel : cpu_kernels(family)) {
     const bool held = rc::check(kernel + " equals the emulator", [&] {
       const Inputs in(*shapes());
-      for (const std::string& name : recipes) expect_as_emulated(in, preset(name), kernel, tolerance);
+      for (const std::string& name : recipes) {
+        if (runs(kernel, preset(name))) expect_as_emulated(in, preset(name), kernel, tolerance);
+      }
     });
     EXPECT_TRUE(held) << kernel;
   }
@@ -117,7 +119,8 @@ TEST(Emulate, FieldsOfOneRecipe) {
   for (const std::string& kernel : cpu_kernels("int8")) {
     const bool held = rc::check(kernel + " equals the emulator in every field", [&] {
       const Inputs in(*shapes());
-      expect_as_emulated(in, *rc::gen::elementOf(variants), kernel, 1e-3);
+      const Recipe recipe = *rc::gen::elementOf(variants);
+      if (runs(kernel, recipe)) expect_as_emulated(in, recipe, kernel, 1e-3);
     });
     EXPECT_TRUE(held) << kernel;
   }

@@ -17,7 +17,9 @@ std::vector<KernelRecipe> all() {
   std::vector<KernelRecipe> list;
   for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("sage2++-8+8")});
   for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("sage2-4+8")});
-  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("half")});
+  Recipe half = preset("half");
+  half.qk_format = half.p_format = half.v_format = Format::bf16;  // every tier multiplies bf16
+  for (const std::string& k : cpu_kernels("float")) list.push_back({k, half});
   for (const std::string& k : cpu_kernels("cpu8")) list.push_back({k, preset("cpu8")});
   return list;
 }
