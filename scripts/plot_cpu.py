@@ -90,6 +90,8 @@ def chosen(results, arguments):
             kind = "causal" if arguments.causal else "full"
             raise Refused(f"no {kind} result has {name} {wanted}; there are: {there}")
         results = [r for r in results if r[field] == wanted]
+    if not arguments.all_kernels:  # else every recipe once, as plan picks its kernel
+        results = [r for r in results if "@" not in r["contender"]]
     drawn = []
     for r in results:
         if r["relative_l1"] and r["relative_l1"] > 0 and r["ns_per_score"] > 0:
@@ -344,6 +346,9 @@ def main():
     parser.add_argument("--tokens", type=int, help="draw results of this many tokens")
     parser.add_argument("--threads", type=int, help="draw results of this many threads")
     parser.add_argument("--causal", action="store_true", help="draw causal instead of full attention")
+    parser.add_argument(
+        "--all-kernels", action="store_true", help="draw kernels that were asked for by name, too"
+    )
     arguments = parser.parse_args()
     if arguments.output.suffix not in (".svg", ".png"):
         parser.error(f"argument -o: {arguments.output} must end in .svg or .png")
