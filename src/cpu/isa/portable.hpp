@@ -18,6 +18,7 @@ namespace octavo::cpu {
 struct Portable {
   using F = float __attribute__((vector_size(32)));
   using I = std::int32_t __attribute__((vector_size(32)));
+  using U = std::uint32_t __attribute__((vector_size(32)));
   static constexpr int kLanes = 8;
   static constexpr int kGroups = 2;
   static constexpr int kKeyUnroll = 2;  // 16 SSE registers hold 4 accumulators of 8 lanes
@@ -65,8 +66,13 @@ struct Portable {
   }
   OCTAVO_INLINE F to_float(I x) { return __builtin_convertvector(x, F); }
   OCTAVO_INLINE I to_int(F x) { return __builtin_convertvector(round_even(x), I); }
-  OCTAVO_INLINE I add_int(I a, I b) { return a + b; }
-  OCTAVO_INLINE I sub_int(I a, I b) { return a - b; }
+  // Wrap as the instructions do: the bits of Inf and NaN pass through the grids of grids.hpp too.
+  OCTAVO_INLINE I add_int(I a, I b) {
+    return reinterpret_cast<I>(reinterpret_cast<U>(a) + reinterpret_cast<U>(b));
+  }
+  OCTAVO_INLINE I sub_int(I a, I b) {
+    return reinterpret_cast<I>(reinterpret_cast<U>(a) - reinterpret_cast<U>(b));
+  }
   OCTAVO_INLINE I and_int(I a, I b) { return a & b; }
   OCTAVO_INLINE I max_int(I a, I b) {
     const I mask = a > b;
@@ -78,7 +84,6 @@ struct Portable {
   }
   template <int kBits>
   OCTAVO_INLINE I shift_right(I x) {  // logical
-    using U = std::uint32_t __attribute__((vector_size(32)));
     return reinterpret_cast<I>(reinterpret_cast<U>(x) >> kBits);
   }
 
