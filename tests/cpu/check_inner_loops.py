@@ -49,9 +49,7 @@ class Function:
                 to = int(target.group(1), 16)
                 if first <= to <= i.address <= last:
                     spans.add((to, i.address))
-        innermost = [
-            s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)
-        ]
+        innermost = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
         return [[i for i in self.body if a <= i.address <= b] for a, b in sorted(innermost)]
 
 
