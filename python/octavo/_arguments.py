@@ -33,6 +33,8 @@ def whole(name: str, value: Any, least: int = 0, most: int = _INT32_MAX) -> int:
 
 def real(name: str, value: Any) -> float:
     try:
+        if isinstance(value, bool | str | bytes):  # float() would take them: a flag in the wrong place, say
+            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{name} is {value!r}; it must be a finite number") from None

@@ -143,6 +143,9 @@ def settle(wanted: str | Recipe, overrides: Mapping[str, Any] | None, pick: Any)
     """The recipe of a call. `auto` with overrides is the preset that `pick` picks, with them applied."""
     if overrides is not None and not isinstance(overrides, Mapping):
         raise ValueError(f"overrides is {overrides!r}; it must be a dict of recipe fields, or None")
+    for field in overrides or ():
+        if not isinstance(field, str):
+            raise ValueError(f"overrides has the key {field!r}; keys must be names of recipe fields")
     base = wanted if isinstance(wanted, Recipe) else Recipe(wanted)
     if not overrides:
         return base._handle

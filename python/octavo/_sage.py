@@ -141,6 +141,10 @@ def sageattn_varlen(
     """
     for side, offsets, limit in (("q", cu_seqlens_q, max_seqlen_q), ("k", cu_seqlens_k, max_seqlen_k)):
         borrow_integers(f"cu_seqlens_{side}", offsets)
+        if np.ndim(offsets) != 1:
+            raise ValueError(
+                f"cu_seqlens_{side} has {np.ndim(offsets)} dimensions; it must be [sequences + 1]"
+            )
         ends = np.array([int(n) for n in offsets], np.int64)
         longest = int(np.diff(ends).max()) if ends.size > 1 else 0
         if whole(f"max_seqlen_{side}", limit) < longest:

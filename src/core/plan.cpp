@@ -309,7 +309,7 @@ Status attention(const TensorView& q, const TensorView& k, const TensorView& v, 
 
 Result<QuantizedKv> QuantizedKv::heads(std::int64_t first, std::int64_t count) const {
   if (first < 0 || count < 1 || count > head_count() - first) {
-    return invalid_argument(concat("heads [", first, ", ", first + count, ") are not within the ",
+    return invalid_argument(concat("heads from ", first, " on, ", count, " of them, are not within the ",
                                    head_count(), " heads of this buffer"));
   }
   QuantizedKv part = *this;

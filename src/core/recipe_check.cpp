@@ -114,6 +114,12 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
     return invalid_argument(concat("range budget: p_range * 2^slack = ", p,
                                    " exceeds 448, the largest e4m3 value, so weights would saturate"));
   }
+  if (r.pv_accumulator == PvAccumulator::f16_buffered && r.v_scale == ValueScale::none) {
+    return invalid_argument(
+        "range budget: pv_accumulator f16_buffered needs a scaled v_format (e4m3); unscaled values have no "
+        "range that bounds "
+        "the sum");
+  }
   if (r.pv_accumulator == PvAccumulator::f16_buffered) {
     const double bound = 32.0 * r.pv_buffer * grid_range(r.p_format, static_cast<float>(p)) *
                          grid_range(r.v_format, r.v_range);

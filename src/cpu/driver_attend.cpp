@@ -157,7 +157,8 @@ void finish_tile(const KernelCall& call, const Workspace& w, const KvBlock& kv, 
                  const MutableHeadsView& out, const MutableTensorView& lse) {
   const Problem& p = call.problem;
   for (int i = 0; i < rows && row0 + i < s.q_len; ++i) {
-    const bool empty = w.m[i] == -kInf || w.l[i] == 0.0F;
+    // A row of NaN scores has no maximum either, but its sum shows it.
+    const bool empty = (w.m[i] == -kInf && !std::isnan(w.l[i])) || w.l[i] == 0.0F;
     const float inverse = empty ? 0.0F : 1.0F / w.l[i];
     const std::int64_t at = out.offset(s.batch, head, s.q_begin + row0 + i);
     float row[kMaxHeadDim];

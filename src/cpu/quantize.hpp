@@ -203,7 +203,9 @@ struct Quantizer {
 
   static bool is_integer(Format format) { return format == Format::int8 || format == Format::int4; }
 
-  static inline F clamp(F x, F limit) { return V::max(V::min(x, limit), V::sub(V::zero(), limit)); }
+  static inline F clamp(F x, F limit) {
+    return V::max(V::sub(V::zero(), limit), V::min(limit, x));
+  }  // NaN stays
 
   /// Centring is cheap enough to be done twice: only what mixes rows or channels needs the block in scratch
   /// between finding the deltas and rounding to integers.
@@ -466,7 +468,7 @@ struct Quantizer {
         return V::to_float(Limit(range).nearest(V::div(x, delta)));
       case Format::e4m3: {
         const F limit = V::set(range);  // grid-rounded by the driver
-        return V::max(V::min(grid_e4m3<V>(V::div(x, delta)), limit), V::sub(V::zero(), limit));
+        return V::max(V::sub(V::zero(), limit), V::min(limit, grid_e4m3<V>(V::div(x, delta))));  // NaN stays
       }
       case Format::f16:
         return V::round_to_f16(x);

@@ -92,6 +92,13 @@ TEST(Budget, RangesAreRoundedToTheGridFirst) {
   EXPECT_TRUE(check(r).ok()) << check(r).message();
 }
 
+TEST(Budget, F16SumsNeedAScaledV) {
+  Recipe r = preset("sage-8+16");
+  r.pv_accumulator = PvAccumulator::f16_buffered;
+  r.pv_buffer = 2;
+  EXPECT_NE(check(r).message().find("scaled v_format"), std::string::npos) << check(r).message();
+}
+
 TEST(Budget, SlackCountsAgainstE4m3) {
   Recipe r = preset("fp8-head");
   r.slack = 0.75F;  // 256 * 2^0.75 = 430.5

@@ -173,6 +173,37 @@ TEST(Rows, WithoutKeysGiveZeroAndMinusInfinity) {
   }
 }
 
+// Only with check_finite = false; by default the call is refused.
+TEST(Rows, NanInTheirDataIsVisibleAndStaysInItsHead) {
+  std::vector<KernelRecipe> list = all();
+  for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("turbo8")});
+  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("fp8-head")});
+  for (const auto& [kernel, recipe] : list) {
+    for (const char where : {'q', 'k', 'v'}) {
+      Inputs in({.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 40, .seed = 31});
+      Tensor& spoiled = where == 'q' ? in.q : where == 'k' ? in.k : in.v;
+      spoiled.set(3 * 64 + 7, std::numeric_limits<float>::quiet_NaN());  // head 0, token 3, channel 7
+      AttentionOptions options = in.options();
+      options.check_finite = false;
+      Outputs out(in);
+      ASSERT_TRUE(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
+                            options, {kernel})
+                      .ok());
+      EXPECT_TRUE(std::isnan(out.o[3 * 64 + 7])) << kernel << " " << recipe.name << " " << where;
+      if (where != 'v') {
+        EXPECT_TRUE(std::isnan(out.lse[3])) << kernel << " " << recipe.name << " " << where;
+      }
+      for (std::int64_t i = 5 * 64; i < 10 * 64; ++i)
+        ASSERT_TRUE(std::isfinite(out.o[i])) << kernel << " " << recipe.name << " " << where;
+      options.check_finite = true;
+      EXPECT_EQ(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
+                          options, {kernel})
+                    .code(),
+                StatusCode::invalid_argument);
+    }
+  }
+}
+
 TEST(Merge, ChunksByLseEqualTheWhole) {
   for (const auto& [kernel, recipe] : all()) {
     const std::int64_t keys = 512;

@@ -31,11 +31,13 @@ static inline __attribute__((always_inline)) typename V::F grid_bf16(typename V:
 /// followed by decoding.
 template <class V>
 static inline __attribute__((always_inline)) typename V::F direct_e4m3(typename V::F t, typename V::F bias) {
-  const typename V::F code = V::max(V::min(V::fma(V::set(8.0F), t, bias), V::set(126.0F)), V::zero());
+  // min and max return their second operand when either is NaN: in this order a NaN stays.
+  const typename V::F code = V::max(V::zero(), V::min(V::set(126.0F), V::fma(V::set(8.0F), t, bias)));
   const typename V::I n = V::to_int(code);
   const typename V::F whole = V::to_float(n);
   const typename V::F normal = V::from_bits(V::add_int(V::template shift_left<20>(n), V::set_int(120 << 23)));
-  return V::select_greater(V::set(8.0F), whole, V::mul(whole, V::set(0x1p-9F)), normal);
+  const typename V::F weight = V::select_greater(V::set(8.0F), whole, V::mul(whole, V::set(0x1p-9F)), normal);
+  return V::add(weight, V::sub(code, code));  // + 0, or NaN: the integers above have lost it
 }
 
 }  // namespace octavo::cpu
