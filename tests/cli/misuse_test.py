@@ -242,6 +242,12 @@ class Outputs(CommandTest):
             sorted(p.name for p in self.directory.iterdir()), ["bad.safetensors", "directory", "link"]
         )
 
+    def test_empty_values_are_not_taken_for_none(self):
+        for arguments in (["-o", ""], ["--json", ""], ["--json=", "--no-compare"], ["--causal", ""]):
+            with self.subTest(arguments=arguments):
+                self.fails(USAGE, "empty value", "attend", self.bad, *arguments, cwd=self.directory)
+        self.assertEqual([p.name for p in self.directory.iterdir()], ["bad.safetensors"])
+
     def test_one_file_under_two_names(self):
         os.link(self.bad, self.path("hard"))
         for name in [

@@ -47,6 +47,27 @@ void check_subcommand(const CLI::App& app, const std::vector<std::string>& argum
   }
 }
 
+/// "--json=" would take the next argument for its value.
+void check_equals_signs(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--") && argument.ends_with("="))
+      throw Failure(kExitUsage, argument + " has an empty value");
+  }
+}
+
+/// An unset variable in a script (-o "$OUT") must not read as "not given".
+void check_values(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands()) {
+    for (const CLI::Option* option : sub->get_options()) {
+      for (const std::string& value : option->results()) {
+        if (value.empty())
+          throw Failure(kExitUsage, option->get_name() + " has an empty value; see octavo " +
+                                        sub->get_name() + " --help");
+      }
+    }
+  }
+}
+
 /// CLI11's own refusals, with where to read on.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   std::string help = "octavo --help";
@@ -88,8 +109,10 @@ int run(int argc, char** argv) {
       "written, 1 anything else.");
   try {
     check_subcommand(app, arguments);
+    check_equals_signs(arguments);
     app.parse(
         std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+    check_values(app);
     if (!context.action) throw Failure(kExitUsage, "a subcommand is missing; octavo --help lists them");
     require(cpu::forced_tier_status());  // an override that cannot be honoured is an error, whatever the
                                          // subcommand
