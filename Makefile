@@ -1,12 +1,14 @@
 # make        builds the library and the command (build/bin/octavo)
 # make demo   the main job on real data: every recipe on Q, K, V of a language model, one table
 # make test   builds and runs all tests
-# make lint   formatting and static checks
-# Every target installs what is missing first (Debian, Ubuntu; see scripts/setup.sh) and is quick the second time.
+# make lint   formatting and static checks; needs clang-format, clang-tidy and ruff
+# The others install what is missing first (Debian 12, Ubuntu 24.04 or newer; see scripts/setup.sh) and are quick the
+# second time.
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
-CMAKE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+# CI=true makes warnings errors; elsewhere a newer compiler may warn about what ours does not.
+CMAKE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DOCTAVO_WERROR=$(if $(CI),ON,OFF)
 SOURCES = $(shell git ls-files '*.cpp' '*.hpp' '*.h' '*.c')
 
 .PHONY: all demo test sanitize lint format clean

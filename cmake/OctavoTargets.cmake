@@ -2,7 +2,10 @@
 
 # -ffp-contract=off: a*b+c is fused only where the source says so, so that every compiler and tier gives the same bits.
 add_library(octavo_options INTERFACE)
-target_compile_options(octavo_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -ffp-contract=off)
+target_compile_options(octavo_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -ffp-contract=off)
+if(OCTAVO_WERROR)
+  target_compile_options(octavo_options INTERFACE -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(octavo_options INTERFACE -Wno-restrict) # GCC 12 warns about its own std::string ("" + text)
 endif()

@@ -19,21 +19,21 @@ if [ ${#missing[@]} -gt 0 ]; then
     echo "octavo: error: missing: ${missing[*]} (Debian names); install them and run again" >&2
     exit 1
   fi
-  as_root=()
+  as_root=(env)
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || { echo "octavo: error: missing: ${missing[*]}; install them as root and run again" >&2; exit 1; }
-    as_root=(sudo)
+    as_root=(sudo env)
   fi
   echo "Installing with apt: ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
 if [ "${1:-build}" = test ]; then
   wanted="numpy>=1.24 ml_dtypes>=0.3 pytest>=7 nanobind>=2.4 scikit-build-core>=0.10"
   if [ "$(cat .venv/octavo-requirements 2>/dev/null)" != "$wanted" ]; then
     echo "Setting up a Python environment in .venv: $wanted"
-    [ -x .venv/bin/python ] || /usr/bin/env python3 -m venv .venv
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || /usr/bin/env python3 -m venv --clear .venv
     # shellcheck disable=SC2086 # one word for each requirement
     .venv/bin/python -m pip install --quiet --disable-pip-version-check $wanted
     echo "$wanted" >.venv/octavo-requirements

@@ -45,7 +45,7 @@ struct AttentionOptions {
   std::optional<float> scale{};  ///< default 1 / sqrt(D); any finite value, 0 and negative ones too
   TensorView kv_lengths{};       ///< i32 or i64 [B], 0 .. Lk: valid keys of each batch entry
   TensorView cu_seqlens_q{};     ///< i32 or i64 [S + 1], packed layout only
-  TensorView cu_seqlens_k{};     ///< i32 [S + 1]
+  TensorView cu_seqlens_k{};     ///< i32 or i64 [S + 1]
   TensorView mask{};             ///< boolean, broadcastable to [B, Hq, Lq, Lk], true = visible
   TensorView
       bias{};  ///< f32, f16 or bf16, broadcastable to [B, Hq, Lq, Lk], added to scaled scores; -inf hides

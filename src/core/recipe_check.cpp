@@ -164,6 +164,9 @@ std::string describe_budget(const Recipe& r) {
   } else {
     text = "no narrow accumulator in the second product";
   }
+  if (r.qk_accumulator == QkAccumulator::f16 && r.qk_format == Format::f16) {
+    text += "; the f16 accumulator of 16-bit Q K^T has no bound of its own: |q . k| beyond 65504 overflows";
+  }
   if (r.qk_accumulator == QkAccumulator::f16 && r.qk_format == Format::e4m3) {
     text += concat("; q_range * k_range * D <= 65504 holds up to D = ",
                    static_cast<std::int64_t>(
