@@ -8,6 +8,9 @@
 
 namespace octavo {
 
+/// Head dims are 1 to this.
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
 template <class Pointer>
 struct BasicHeadsView {
   Pointer data = nullptr;

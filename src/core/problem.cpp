@@ -12,8 +12,6 @@
 namespace octavo {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;
-
 template <class Pointer>
 Status check_view(const char* name, const BasicTensorView<Pointer>& t) {
   std::int64_t n = 1;

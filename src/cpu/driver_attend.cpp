@@ -16,9 +16,6 @@ namespace octavo::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr std::int64_t kItemRows =
-    128;  // rows of a work item: whole quantization blocks, and one smooth_q mean
-constexpr int kMaxHeadDim = 256;
 constexpr int kFloatKeyTile = 64;  // the published tile: f16_buffered(2) is exactly one
 constexpr int kCpu8KeyTile = 256;  // u8 x s8 sums of 256 keys; larger tiles gain 1%, smaller ones lose 6%
 
@@ -241,15 +238,15 @@ Status attend(const TierOps& tier, Family family, const KernelCall& call, const 
   // Items of a sequence follow each other, heads outermost, so that neighbours read the same keys.
   std::vector<std::int64_t> first_item{0};
   for (const Sequence& s : p.sequences)
-    first_item.push_back(first_item.back() + p.q_heads * ((s.q_len + kItemRows - 1) / kItemRows));
+    first_item.push_back(first_item.back() + p.q_heads * ((s.q_len + kQueryBlock - 1) / kQueryBlock));
 
   parallel_for(call.threads, first_item.back(), [&](std::int64_t item, int thread) {
     const auto index = std::upper_bound(first_item.begin(), first_item.end(), item) - first_item.begin() - 1;
     const Sequence& s = p.sequences[static_cast<std::size_t>(index)];
-    const std::int64_t blocks = (s.q_len + kItemRows - 1) / kItemRows;
+    const std::int64_t blocks = (s.q_len + kQueryBlock - 1) / kQueryBlock;
     const std::int64_t within = item - first_item[static_cast<std::size_t>(index)];
     const std::int64_t head = within / blocks;
-    const std::int64_t block_row = within % blocks * kItemRows;
+    const std::int64_t block_row = within % blocks * kQueryBlock;
     const Workspace w = cut(workspace + sizes.total() * static_cast<std::size_t>(thread), sizes);
     const QBlock q = layout.q(const_cast<std::byte*>(qq), index, head);
     const KvBlock keys =
@@ -272,11 +269,11 @@ Status attend(const TierOps& tier, Family family, const KernelCall& call, const 
     job.m = w.m;
     job.l = w.l;
     if (r.smooth_q) {
-      tier.key_terms(q.row_mean + block_row / kItemRows * layout.channels(), keys.centred, job.keys_padded,
+      tier.key_terms(q.row_mean + block_row / kQueryBlock * layout.channels(), keys.centred, job.keys_padded,
                      layout.channels(), p.scale * std::numbers::log2e_v<float>, w.key_term);
       job.key_term = w.key_term;
     }
-    for (std::int64_t row0 = block_row; row0 < std::min(s.q_len, block_row + kItemRows); row0 += rows) {
+    for (std::int64_t row0 = block_row; row0 < std::min(s.q_len, block_row + kQueryBlock); row0 += rows) {
       const TileRows seen = tile_rows(p, s, row0, rows);
       job.q = q.rows + static_cast<std::size_t>(row0) * query_bytes;
       job.q_scale = q.scale + row0;

@@ -15,8 +15,7 @@
 namespace octavo::cpu {
 namespace {
 
-constexpr int kQueryBlockRows = 128;  // Granularity::per_block of Q, and the rows of one smooth_q mean
-constexpr std::size_t kScratchFloats = 128 * 256;  // one block of rows at the widest head dim
+constexpr std::size_t kScratchFloats = kQueryBlock * kMaxHeadDim;  // one block of rows at the widest head dim
 
 RowSource row_source(const HeadsView& view, std::int64_t batch, std::int64_t head, std::int64_t begin,
                      std::int64_t head_dim) {
@@ -33,7 +32,7 @@ float operand_range(Format format, float range) {
 /// Scratch of one thread, aligned for vector loads and stores.
 struct Scratch {
   alignas(64) float block[kScratchFloats];
-  alignas(64) float sums[2 * 256];
+  alignas(64) float sums[2 * kMaxHeadDim];
 };
 
 std::vector<std::unique_ptr<Scratch>> scratch_for(int threads, std::int64_t items) {
@@ -161,26 +160,26 @@ Status quantize_q(const TierOps& tier, Family family, const KernelCall& call, co
     job.divisor = r.q_range;
     job.factor = p.scale * std::numbers::log2e_v<float>;
     job.smooth_rows = r.smooth_q;
-    alignas(64) float unused_mean[256];
+    alignas(64) float unused_mean[kMaxHeadDim];
     job.row_mean = unused_mean;
     if (const float given = given_q_absmax(p, s, head); given > 0.0F) {
       job.clamp = given;
       job.given_delta = numerics::group_delta(given, r.q_range);
     } else if (r.q_group == Granularity::per_head) {
-      job.given_delta = numerics::group_delta(head_absmax(tier, job, s.q_len, kQueryBlockRows), r.q_range);
+      job.given_delta = numerics::group_delta(head_absmax(tier, job, s.q_len, kQueryBlock), r.q_range);
     }
     job.key_mean = r.smooth_k ? keys.key_mean : nullptr;
     const std::size_t row_bytes = static_cast<std::size_t>(layout.channels()) *
                                   (family == Family::float32 ? sizeof(float) : tier.query_bytes);
-    for (std::int64_t begin = 0; begin < padded; begin += kQueryBlockRows) {
+    for (std::int64_t begin = 0; begin < padded; begin += kQueryBlock) {
       job.begin = begin;
-      job.count = static_cast<int>(std::clamp<std::int64_t>(s.q_len - begin, 0, kQueryBlockRows));
-      job.padded = static_cast<int>(std::min<std::int64_t>(padded - begin, kQueryBlockRows));
+      job.count = static_cast<int>(std::clamp<std::int64_t>(s.q_len - begin, 0, kQueryBlock));
+      job.padded = static_cast<int>(std::min<std::int64_t>(padded - begin, kQueryBlock));
       job.payload = at.rows + static_cast<std::size_t>(begin) * row_bytes;
       job.scale = at.scale + begin;
       job.sum = tier.query_sums && family != Family::float32 ? at.sum + begin : nullptr;
       job.key_mean_product = r.smooth_k ? at.key_mean_product + begin : nullptr;
-      if (r.smooth_q) job.row_mean = at.row_mean + begin / kQueryBlockRows * layout.channels();
+      if (r.smooth_q) job.row_mean = at.row_mean + begin / kQueryBlock * layout.channels();
       if (!tier.quantize_queries(job)) finite = false;
     }
   });

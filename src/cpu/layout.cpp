@@ -96,7 +96,7 @@ QBlock take_q(Parts& parts, const Sizes& size, std::size_t rows, bool means) {
   b.scale = parts.take<float>(rows);
   b.sum = parts.take<std::int32_t>(rows);
   b.key_mean_product = parts.take<float>(rows);
-  if (means) b.row_mean = parts.take<float>((rows + 127) / 128 * size.channels);
+  if (means) b.row_mean = parts.take<float>((rows + kQueryBlock - 1) / kQueryBlock * size.channels);
   return b;
 }
 

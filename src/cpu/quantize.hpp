@@ -15,21 +15,14 @@
 #include "cpu/row_loader.hpp"
 #include "cpu/tile_job.hpp"
 #include "numerics/hadamard.hpp"
+#include "numerics/integers.hpp"
 
 namespace octavo::cpu {
-
-inline constexpr float kZeroAbsmax =
-    0x1p-100F;  // smaller groups count as zero: delta 1, payload 0 (numerics::group_delta)
-inline constexpr int kQueryBlock = 128;
 
 template <class V>
 struct Quantizer {
   using F = typename V::F;
   using I = typename V::I;
-
-  static float absmax_to_delta(float absmax, float range) {
-    return absmax < kZeroAbsmax ? 1.0F : absmax / range;
-  }
 
   /// Largest |x| of a block after clamping, smoothing and rotation; inf or NaN when a value is not finite.
   static float block_absmax(const BlockJob& job) {
@@ -124,9 +117,9 @@ struct Quantizer {
     }
     const bool scaled = job.spec.scale != ValueScale::none;
     for (int i = 0; i < channels; ++i) {
-      job.delta[i] =
-          !scaled ? 1.0F
-                  : absmax_to_delta(job.spec.scale == ValueScale::per_head ? head_top : top[i], job.divisor);
+      job.delta[i] = !scaled ? 1.0F
+                             : numerics::group_delta(
+                                   job.spec.scale == ValueScale::per_head ? head_top : top[i], job.divisor);
     }
     return finite;
   }
@@ -426,7 +419,8 @@ struct Quantizer {
         I& most = top[group_of(job.spec.group, job.queries, n)];
         most = V::max_int(magnitudes[n], most);
       }
-      for (int g = 0; g < groups; ++g) of_group[g] = absmax_to_delta(Rows::largest(top[g]), job.divisor);
+      for (int g = 0; g < groups; ++g)
+        of_group[g] = numerics::group_delta(Rows::largest(top[g]), job.divisor);
       for (int n = 0; n < job.count; ++n) delta[n] = of_group[group_of(job.spec.group, job.queries, n)];
     }
     for (int n = 0; n < job.count; ++n) job.scale[n] = delta[n] * job.factor;

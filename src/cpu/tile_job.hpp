@@ -17,6 +17,8 @@ namespace octavo::cpu {
 
 /// Rows of Q a tile has at most; a tile never straddles two blocks of 128 rows.
 inline constexpr int kMaxTileRows = 32;
+/// Rows of Q that per_block scales and smooth_q means cover, and the rows of a work item.
+inline constexpr int kQueryBlock = 128;
 /// Keys are padded to this, the largest quantization block of K.
 inline constexpr int kKeyBlock = 64;
 /// Head dims are padded to this: one 64-byte row of int8, four vectors of f32.
