@@ -2,19 +2,28 @@
 
 # -ffp-contract=off: a*b+c is fused only where the source says so, so that every compiler and tier gives the same bits.
 add_library(octavo_options INTERFACE)
-target_compile_options(octavo_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -ffp-contract=off)
+set(flags -Wall -Wextra -Wpedantic -Wconversion -Wshadow -ffp-contract=off)
 if(OCTAVO_WERROR)
-  target_compile_options(octavo_options INTERFACE -Werror)
+  list(APPEND flags -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(octavo_options INTERFACE -Wno-restrict) # GCC 12 warns about its own std::string ("" + text)
+  list(APPEND flags -Wno-restrict) # GCC 12 warns about its own std::string ("" + text)
 endif()
 if(OCTAVO_SANITIZE)
-  target_compile_options(octavo_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  list(APPEND flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_link_options(octavo_options INTERFACE -fsanitize=address,undefined)
 endif()
 if(OCTAVO_FUZZ)
-  target_compile_options(octavo_options INTERFACE -fsanitize=fuzzer-no-link)
+  list(APPEND flags -fsanitize=fuzzer-no-link)
+endif()
+target_compile_options(octavo_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${flags}>")
+if(OCTAVO_HAS_CUDA)
+  # Without -Wpedantic and -Wconversion: the host code that nvcc makes of kernels has line markers and casts of its own.
+  set(flags -O3 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
+  if(OCTAVO_WERROR)
+    list(APPEND flags -Werror=all-warnings -Xcompiler=-Werror)
+  endif()
+  target_compile_options(octavo_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${flags}>")
 endif()
 
 # octavo_test(name source...): a GoogleTest program that sees the library's inner headers too.
