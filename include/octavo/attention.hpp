@@ -43,15 +43,21 @@ struct AttentionOptions {
   Causal causal = Causal::none;
   Window window{};
   std::optional<float> scale{};  ///< default 1 / sqrt(D); any finite value, 0 and negative ones too
-  TensorView kv_lengths{};       ///< i32 or i64 [B], 0 .. Lk: valid keys of each batch entry
-  TensorView cu_seqlens_q{};     ///< i32 or i64 [S + 1], packed layout only
-  TensorView cu_seqlens_k{};     ///< i32 or i64 [S + 1]
-  TensorView mask{};             ///< boolean, broadcastable to [B, Hq, Lq, Lk], true = visible
+  // Lengths and offsets are on the host, or beside q on a GPU: then they are copied, which waits for the
+  // stream and is refused while that stream is being captured.
+  TensorView kv_lengths{};    ///< i32 or i64 [B], 0 .. Lk: valid keys of each batch entry
+  TensorView cu_seqlens_q{};  ///< i32 or i64 [S + 1], packed layout only
+  TensorView cu_seqlens_k{};  ///< i32 or i64 [S + 1]
+  // On q's device:
+  TensorView mask{};  ///< boolean, broadcastable to [B, Hq, Lq, Lk], true = visible
   TensorView
       bias{};  ///< f32, f16 or bf16, broadcastable to [B, Hq, Lq, Lk], added to scaled scores; -inf hides
-  TensorView q_absmax{};  ///< f32 [Hq] or [B, Hq] (packed: [S, Hq]): query scale given by the caller, queries
-                          ///< beyond it clamp
-  bool check_finite = true;  ///< refuse NaN and Inf in valid data (CPU)
+  TensorView q_absmax{};  ///< f32 [Hq] or [B, Hq] (packed: [S, Hq]), finite and above 0 (not checked on a
+                          ///< GPU): query scale given by the caller, queries beyond it clamp
+  /// Refuse NaN and Inf in valid data as invalid_argument. Default: true on the CPU. On a GPU false: the
+  /// answer stays on the device and no call waits for it; true makes quantization wait for the stream, and is
+  /// refused while that is being captured.
+  std::optional<bool> check_finite{};
   int threads = 0;  ///< CPU threads; 0 = as many as the process may use. Results do not depend on it.
 };
 
@@ -71,6 +77,7 @@ struct Problem {
   AttentionOptions options{};
   DType dtype = DType::f32;
   Device device{};
+  bool check_finite = true;
   std::int64_t batch = 0;  ///< batch entries, or packed sequences
   std::int64_t q_heads = 0;
   std::int64_t kv_heads = 0;
@@ -85,8 +92,9 @@ struct Problem {
 };
 
 /// Checks shapes, dtypes, strides, lengths, mask and scale. Reads lengths and offsets, never q, k or v.
+/// Lengths on a GPU are read in the order of `stream` (a cudaStream_t; null is the default stream).
 OCTAVO_API Result<Problem> make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
-                                        const AttentionOptions& options = {});
+                                        const AttentionOptions& options = {}, void* stream = nullptr);
 
 struct Kernel;  // an entry of the kernel table, src/core/kernel.hpp
 
@@ -108,6 +116,9 @@ class OCTAVO_API Plan {
   [[nodiscard]] std::size_t q_bytes() const;          ///< of a QuantizedQ's buffer
   [[nodiscard]] std::size_t workspace_bytes() const;  ///< that attend() needs
 
+  // On a GPU every step only adds work to `stream` (a cudaStream_t; null is the default stream), and may be
+  // captured in a graph. Memory that is allocated inside belongs to the stream, which must outlive it.
+
   /// k, v -> kv. An empty `kv` is allocated, a wrapped one must be large enough.
   Status quantize_kv(const TensorView& k, const TensorView& v, QuantizedKv& kv, void* stream = nullptr) const;
   /// q -> qq. Needs kv for the key mean that the LSE gets back.
@@ -117,6 +128,9 @@ class OCTAVO_API Plan {
   Status attend(const QuantizedQ& qq, const QuantizedKv& kv, const MutableTensorView& out,
                 const MutableTensorView& lse = {}, void* workspace = nullptr, std::size_t workspace_size = 0,
                 void* stream = nullptr) const;
+  /// The three steps in one; a 16-bit kernel may read q, k and v as they are and leave the first two out.
+  Status run(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
+             const MutableTensorView& lse = {}, void* stream = nullptr) const;
 
  private:
   friend OCTAVO_API Result<Plan> plan(const Problem&, const Recipe&, const PlanOptions&);
@@ -130,7 +144,8 @@ class OCTAVO_API Plan {
 /// Picks a kernel of the table, or refuses with one sentence that says what is supported here.
 OCTAVO_API Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOptions& options = {});
 
-/// The three steps in one call. Nothing is written when the status is an error of the arguments.
+/// make_problem, plan and the three steps in one call. Nothing is written when the status is an error of the
+/// arguments.
 OCTAVO_API Status attention(const TensorView& q, const TensorView& k, const TensorView& v,
                             const MutableTensorView& out, const MutableTensorView& lse, const Recipe& recipe,
                             const AttentionOptions& options = {}, const PlanOptions& plan_options = {},

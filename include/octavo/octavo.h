@@ -64,7 +64,8 @@ enum {
 /* octavo_tensor.device_kind */
 enum { OCTAVO_CPU = 0, OCTAVO_CUDA = 1 };
 
-/* A view of the caller's memory. Strides count elements and may be any value, 0 and negative ones too. */
+/* A view of the caller's memory, on the CPU or on CUDA device `device_index`. Strides count elements and may
+ * be any value, 0 and negative ones too. */
 typedef struct octavo_tensor {
   void* data; /* not written through where a function takes an input */
   int32_t dtype;
@@ -119,7 +120,8 @@ enum {
 };
 
 /* Everything about a call that is not q, k, v or the recipe. A tensor left NULL is not given; those given
- * must stay alive as long as the plan made with them. */
+ * must stay alive as long as the plan made with them. mask, bias and q_absmax are on q's device; lengths and
+ * offsets may be on the host too, and are copied there if they are not. */
 typedef struct octavo_options {
   size_t struct_size; /* set by octavo_options_init */
   int32_t layout;
@@ -135,8 +137,9 @@ typedef struct octavo_options {
   const octavo_tensor* bias;     /* f32, f16 or bf16, as mask; added to scaled scores */
   const octavo_tensor* q_absmax; /* f32 [Hq] or [B, Hq]: the query scale, queries beyond it clamp */
   const char* kernel;            /* forces a kernel by name; NULL picks the fastest */
-  int32_t check_finite;          /* 1: refuse NaN and Inf in valid data (CPU) */
-  int32_t threads;               /* CPU threads, 0 = as many as the process may use */
+  int32_t check_finite; /* refuse NaN and Inf in valid data: 1 yes (on a GPU this waits for the stream),
+                           0 no, -1 (default) on the CPU only */
+  int32_t threads;      /* CPU threads, 0 = as many as the process may use */
 } octavo_options;
 
 /* Writes the defaults; call it as octavo_options_init(&options, sizeof options). */
@@ -145,7 +148,8 @@ OCTAVO_API octavo_status octavo_options_init(octavo_options* options, size_t str
 /* ---- Attention in one call ---- */
 
 /* out: shape of q, dtype of q or f32, any strides without overlap; it must not overlap q, k or v. lse and
- * options may be NULL. stream: a CUDA stream, NULL on the CPU. */
+ * options may be NULL. stream: a cudaStream_t, NULL for the default stream and on the CPU; work is added to
+ * it, never waited for, unless lengths are on the GPU or check_finite is 1. */
 OCTAVO_API octavo_status octavo_attention(const octavo_tensor* q, const octavo_tensor* k,
                                           const octavo_tensor* v, const octavo_tensor* out,
                                           const octavo_tensor* lse, const octavo_recipe* recipe,
@@ -157,7 +161,8 @@ typedef struct octavo_plan octavo_plan;
 typedef struct octavo_quantized_kv octavo_quantized_kv;
 typedef struct octavo_quantized_q octavo_quantized_q;
 
-/* Checks everything and picks a kernel. Reads lengths and offsets, never the elements of q, k or v. */
+/* Checks everything and picks a kernel. Reads lengths and offsets, never the elements of q, k or v. Lengths
+ * on a GPU are read in the order of its default stream. */
 OCTAVO_API octavo_status octavo_plan_create(const octavo_tensor* q, const octavo_tensor* k,
                                             const octavo_tensor* v, const octavo_recipe* recipe,
                                             const octavo_options* options, octavo_plan** plan);
@@ -176,7 +181,8 @@ OCTAVO_API octavo_status octavo_plan_bytes(const octavo_plan* plan, size_t* kv_b
 /* An empty handle that the first quantize call gives its memory. */
 OCTAVO_API octavo_status octavo_quantized_kv_create(octavo_quantized_kv** kv);
 OCTAVO_API octavo_status octavo_quantized_q_create(octavo_quantized_q** qq);
-/* A handle over the caller's memory, aligned to 64 bytes, that must outlive it. */
+/* A handle over the caller's memory, aligned to 64 bytes (on a GPU: device memory, 256), that must outlive
+ * it. */
 OCTAVO_API octavo_status octavo_quantized_kv_wrap(void* memory, size_t bytes, octavo_quantized_kv** kv);
 OCTAVO_API octavo_status octavo_quantized_q_wrap(void* memory, size_t bytes, octavo_quantized_q** qq);
 /* The same buffer seen as its key heads [first, first + count): shares the memory, has its own handle. */
@@ -192,7 +198,8 @@ OCTAVO_API octavo_status octavo_plan_quantize_kv(const octavo_plan* plan, const 
 OCTAVO_API octavo_status octavo_plan_quantize_q(const octavo_plan* plan, const octavo_tensor* q,
                                                 const octavo_quantized_kv* kv, octavo_quantized_q* qq,
                                                 void* stream);
-/* workspace: workspace_bytes of memory aligned to 64 bytes, or NULL (and 0) to have it allocated inside. */
+/* workspace: workspace_bytes of memory aligned as the buffers are, or NULL (and 0) to have it allocated
+ * inside. */
 OCTAVO_API octavo_status octavo_plan_attend(const octavo_plan* plan, const octavo_quantized_q* qq,
                                             const octavo_quantized_kv* kv, const octavo_tensor* out,
                                             const octavo_tensor* lse, void* workspace, size_t workspace_size,

@@ -27,11 +27,14 @@ struct QuantizedKey {
   bool operator==(const QuantizedKey&) const = default;
 };
 
-/// A buffer, owned or the caller's. Moving is cheap; copying shares the buffer.
+/// A buffer, owned or the caller's. Moving is cheap; copying shares the buffer. Owned memory on a GPU is
+/// given back in the order of the stream it was made on: join other streams that read it before the last
+/// owner goes.
 class QuantizedBuffer {
  public:
   QuantizedBuffer() = default;
-  /// Uses the caller's memory (64-byte aligned), which must outlive this object.
+  /// Uses the caller's memory (aligned to 64 bytes; on a GPU device memory aligned to 256), which must
+  /// outlive this object.
   QuantizedBuffer(void* memory, std::size_t bytes) : data_(memory), bytes_(bytes) {}
 
   [[nodiscard]] bool empty() const { return data_ == nullptr; }
@@ -44,6 +47,7 @@ class QuantizedBuffer {
   std::shared_ptr<void> owned_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  Device device_{};  ///< of `owned_`
   QuantizedKey key_;
 };
 

@@ -88,7 +88,7 @@ Status to_options(const octavo_options* options, AttentionOptions& to, PlanOptio
   to.causal = static_cast<Causal>(o.causal);
   to.window = {o.window_left, o.window_right};
   if (o.has_scale != 0) to.scale = o.scale;
-  to.check_finite = o.check_finite != 0;
+  if (o.check_finite >= 0) to.check_finite = o.check_finite != 0;
   to.threads = o.threads;
   if (o.kernel != nullptr) plan_options.kernel = o.kernel;
 

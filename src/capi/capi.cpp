@@ -178,7 +178,7 @@ octavo_status octavo_options_init(octavo_options* options, size_t struct_size) {
     std::memset(options, 0, struct_size);
     options->struct_size = struct_size;
     options->window_left = options->window_right = -1;
-    options->check_finite = 1;
+    options->check_finite = -1;
     return {};
   });
 }

@@ -15,9 +15,9 @@ namespace octavo {
 /// What a kernel gets: checked, complete, never null. Nothing below plan() checks arguments again.
 struct KernelCall {
   const Problem& problem;
-  const Recipe& recipe;  ///< effective
-  void* stream = nullptr;
-  int threads = 1;  ///< CPU threads to use, >= 1
+  const Recipe& recipe;    ///< effective
+  void* stream = nullptr;  ///< cudaStream_t; the problem's device is current
+  int threads = 1;         ///< CPU threads to use, >= 1
 };
 
 /// A quantized K and V as attend() sees it: heads [first_head, first_head + problem.kv_heads) of a buffer
@@ -37,6 +37,7 @@ struct Kernel {
   int rank = 0;  ///< among kernels that accept a problem, plan takes the highest; 0 is never picked unless
                  ///< asked for by name
 
+  /// On this machine. Not asked of kernels for another device than the call's.
   bool (*available)() = nullptr;
   /// ok, or a sentence that says what of this recipe or problem the kernel does not run and what it does.
   Status (*accepts)(const Problem&, const Recipe&) = nullptr;
@@ -46,13 +47,22 @@ struct Kernel {
   std::size_t (*q_bytes)(const Problem&, const Recipe&) = nullptr;
   std::size_t (*workspace_bytes)(const Problem&, const Recipe&, int threads) = nullptr;
 
-  /// Fills `kv` (kv_bytes, 64-byte aligned). With check_finite, NaN or Inf in valid k or v is an
-  /// invalid_argument.
+  /// Fills `kv` (kv_bytes, 64-byte aligned; on a GPU device memory, 256-byte aligned). With
+  /// problem.check_finite, NaN or Inf in valid k or v is an invalid_argument.
   Status (*quantize_kv)(const KernelCall&, const TensorView& k, const TensorView& v, std::byte* kv) = nullptr;
   Status (*quantize_q)(const KernelCall&, const TensorView& q, const KvBuffer& kv, std::byte* qq) = nullptr;
   /// Writes every element of out, and of lse unless it is empty.
   Status (*attend)(const KernelCall&, const std::byte* qq, const KvBuffer& kv, const MutableTensorView& out,
                    const MutableTensorView& lse, std::byte* workspace) = nullptr;
+
+  /// Optional: q, k, v -> out, lse without quantized copies. Taken in place of the three steps by calls that
+  /// keep nothing, where `direct_accepts` (strides and alignment, too) says so.
+  bool (*direct_accepts)(const Problem&, const Recipe&, const TensorView& q, const TensorView& k,
+                         const TensorView& v) = nullptr;
+  std::size_t (*direct_workspace_bytes)(const Problem&, const Recipe&) = nullptr;
+  Status (*attend_direct)(const KernelCall&, const TensorView& q, const TensorView& k, const TensorView& v,
+                          const MutableTensorView& out, const MutableTensorView& lse,
+                          std::byte* workspace) = nullptr;
 };
 
 std::span<const Kernel* const> kernel_table();

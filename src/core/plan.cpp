@@ -1,24 +1,19 @@
 // plan: one walk over the kernel table. attention: the three steps in one call.
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
+#include "core/device.hpp"
 #include "core/kernel.hpp"
 #include "core/text.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/tier.hpp"
+#if defined(OCTAVO_HAS_CUDA)
+#include "cuda/auto_recipe.hpp"
+#endif
 #include "octavo/attention.hpp"
 
 namespace octavo {
 namespace {
-
-constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector load
-
-std::shared_ptr<void> allocate(std::size_t bytes) {
-  void* p = std::aligned_alloc(kAlignment,
-                               (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
-  return p == nullptr ? nullptr : std::shared_ptr<void>(p, std::free);
-}
 
 /// The fields that shape a quantized buffer; two recipes that differ elsewhere may share one.
 std::string fingerprint(const Recipe& r, bool keys) {
@@ -62,7 +57,17 @@ Result<Recipe> resolve_auto(const Problem& p, std::string& reason) {
     reason = "auto: cpu8 is the fastest on CPUs (relative L1 about 0.017 on N(0,1), 0.01-0.05 on real data)";
     return recipe("cpu8");
   }
+#if defined(OCTAVO_HAS_CUDA)
+  return auto_recipe_cuda(p, reason);
+#else
   return unsupported("recipe 'auto' has no choice for this device; name a recipe");
+#endif
+}
+
+Status check_place(const char* name, const TensorView& t, const Problem& p) {
+  if (t.device == p.device) return {};
+  return invalid_argument(
+      concat(name, " is on ", to_text(t.device), "; the plan was made for ", to_text(p.device)));
 }
 
 Status check_tensor(const char* name, const TensorView& t, const Problem& p, std::int64_t heads,
@@ -88,8 +93,7 @@ Status check_tensor(const char* name, const TensorView& t, const Problem& p, std
         concat(name, " has shape ", shape_text(t), "; the plan was made for ", shape_text(shape)));
   }
   if (t.data == nullptr && !none) return invalid_argument(concat(name, " is a null pointer"));
-  if (t.device != p.device) return invalid_argument(concat(name, " is on another device than the plan"));
-  return {};
+  return check_place(name, t, p);
 }
 
 Status check_input(const char* name, const TensorView& t, const Problem& p, std::int64_t heads,
@@ -123,13 +127,15 @@ Status check_output(const MutableTensorView& out, const MutableTensorView& lse, 
                           : concat("[B, Hq, Lq] = [", p.batch, ", ", p.q_heads, ", ", p.q_len, "]")));
   }
   if (lse.data == nullptr && lse.elements() > 0) return invalid_argument("lse is a null pointer");
-  return {};
+  return check_place("lse", lse, p);
 }
 
+/// Runs a step on the problem's device. Nothing below may throw past the API.
 template <class Step>
-Status contained(Step step) {  // nothing below may throw past the API
+Status contained(const Device& device, Step step) {
   try {
-    return step();
+    const DeviceScope scope(device);
+    return scope.status().ok() ? step() : scope.status();
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "out of memory: a temporary buffer could not be allocated"};
   } catch (const std::exception& e) {
@@ -148,21 +154,30 @@ std::size_t Plan::workspace_bytes() const {
 
 namespace {
 
+/// Where a buffer's memory is kept.
+struct Memory {
+  std::shared_ptr<void>& owned;  ///< null: the caller's
+  void*& data;
+  std::size_t& bytes;
+  Device& device;  ///< of what is owned
+};
+
 /// Gives a buffer its memory, or checks the caller's.
-Status prepare(const char* name, std::size_t needed, std::shared_ptr<void>& owned, void*& data,
-               std::size_t& bytes) {
-  if (data == nullptr || (owned != nullptr && bytes < needed)) {
-    owned = allocate(needed);
-    if (owned == nullptr)
-      return {StatusCode::out_of_memory, concat(name, ": ", needed, " bytes could not be allocated")};
-    data = owned.get();
-    bytes = needed;
+Status prepare(const char* name, std::size_t needed, const Device& device, void* stream, Memory memory) {
+  const bool ours = memory.owned != nullptr;
+  if (memory.data == nullptr || (ours && (memory.bytes < needed || memory.device != device))) {
+    Result<std::shared_ptr<void>> made = allocate(needed, device, stream);
+    if (!made.ok()) return Status(made.status().code(), concat(name, ": ", made.status().message()));
+    memory.owned = std::move(*made);
+    memory.data = memory.owned.get();
+    memory.bytes = needed;
+    memory.device = device;
+    return {};
   }
-  if (bytes < needed)
-    return {StatusCode::out_of_memory, concat(name, " has ", bytes, " bytes; this plan needs ", needed)};
-  if (reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0)
-    return invalid_argument(concat(name, " is not aligned to ", kAlignment, " bytes"));
-  return {};
+  if (memory.bytes < needed)
+    return {StatusCode::out_of_memory,
+            concat(name, " has ", memory.bytes, " bytes; this plan needs ", needed)};
+  return ours ? Status{} : check_buffer(name, memory.data, device);
 }
 
 std::string describe(const QuantizedKey& k) {
@@ -176,11 +191,12 @@ Status Plan::quantize_kv(const TensorView& k, const TensorView& v, QuantizedKv& 
   const Problem& p = *problem_;
   if (Status s = check_input("k", k, p, p.kv_heads, p.kv_len); !s.ok()) return s;
   if (Status s = check_input("v", v, p, p.kv_heads, p.kv_len); !s.ok()) return s;
-  if (Status s = prepare("the buffer of quantized K and V", kv_bytes(), kv.owned_, kv.data_, kv.bytes_);
+  if (Status s = prepare("the buffer of quantized K and V", kv_bytes(), p.device, stream,
+                         {kv.owned_, kv.data_, kv.bytes_, kv.device_});
       !s.ok())
     return s;
   kv.key_ = {};  // a buffer that failed half-way fits no plan
-  Status s = contained([&] {
+  Status s = contained(p.device, [&] {
     return kernel_->quantize_kv({p, recipe_, stream, threads_of(p)}, k, v, static_cast<std::byte*>(kv.data_));
   });
   if (s.ok()) kv.key_ = make_key(*kernel_, p, recipe_, true);
@@ -191,11 +207,13 @@ Status Plan::quantize_q(const TensorView& q, const QuantizedKv& kv, QuantizedQ& 
   const Problem& p = *problem_;
   if (Status s = check_input("q", q, p, p.q_heads, p.q_len); !s.ok()) return s;
   if (Status s = check_kv(kv); !s.ok()) return s;
-  if (Status s = prepare("the buffer of quantized Q", q_bytes(), qq.owned_, qq.data_, qq.bytes_); !s.ok())
+  if (Status s = prepare("the buffer of quantized Q", q_bytes(), p.device, stream,
+                         {qq.owned_, qq.data_, qq.bytes_, qq.device_});
+      !s.ok())
     return s;
   qq.key_ = {};
   const KvBuffer buffer{static_cast<const std::byte*>(kv.data()), kv.key().heads, kv.first_head()};
-  Status s = contained([&] {
+  Status s = contained(p.device, [&] {
     return kernel_->quantize_q({p, recipe_, stream, threads_of(p)}, q, buffer,
                                static_cast<std::byte*>(qq.data_));
   });
@@ -223,16 +241,40 @@ Status Plan::attend(const QuantizedQ& qq, const QuantizedKv& kv, const MutableTe
         concat("qq was quantized for ", describe(qq.key()), "; this plan needs ", describe(want)));
   }
   std::shared_ptr<void> owned;
-  if (Status s = prepare("the workspace", workspace_bytes(), owned, workspace, workspace_size); !s.ok())
-    return s;
+  Device place;
+  const std::size_t needed = workspace_bytes();
+  // A kernel that needs none gets none: an allocation on a GPU is a node of a captured graph.
+  if (needed > 0 || p.device.kind == Device::Kind::cpu) {
+    if (Status s =
+            prepare("the workspace", needed, p.device, stream, {owned, workspace, workspace_size, place});
+        !s.ok())
+      return s;
+  }
   const KvBuffer buffer{static_cast<const std::byte*>(kv.data()), kv.key().heads, kv.first_head()};
-  return contained([&] {
+  return contained(p.device, [&] {
     return kernel_->attend({p, recipe_, stream, threads_of(p)}, static_cast<const std::byte*>(qq.data()),
                            buffer, out, lse, static_cast<std::byte*>(workspace));
   });
 }
 
+namespace {
+
+/// What to say when no kernel of the table is for this device at all.
+Status no_kernel_for(const Device& device) {
+  std::string tiers;
+  for (const Kernel* kernel : kernel_table()) {
+    const std::string tier(kernel->tier);
+    if (kernel->backend == "cuda" && tiers.find(tier) == std::string::npos)
+      tiers += (tiers.empty() ? "" : ", ") + tier;
+  }
+  return unsupported(concat("device ", describe(device), " has no kernel; ", tiers.empty() ? "no GPU" : tiers,
+                            tiers.find(',') == std::string::npos ? " has" : " have"));
+}
+
+}  // namespace
+
 Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOptions& options) {
+  if (Status s = check_device(problem.device); !s.ok()) return s;
   Plan plan;
   Recipe wanted = recipe;
   if (recipe.name == "auto") {
@@ -255,10 +297,19 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
 
   const Kernel* best = nullptr;
   bool known = false;
+  bool served = false;
   std::string refusals;
   for (const Kernel* kernel : kernel_table()) {
     if (!options.kernel.empty() && kernel->name != options.kernel) continue;
     known = true;
+    if (!serves(problem.device, kernel->backend, kernel->tier)) {
+      if (!options.kernel.empty())
+        return unsupported(concat("kernel ", kernel->name, " runs on ",
+                                  kernel->backend == "cuda" ? concat(kernel->tier, " GPUs") : "the CPU",
+                                  "; q, k and v are on ", describe(problem.device)));
+      continue;
+    }
+    served = true;
     if (!kernel->available()) {
       if (!options.kernel.empty())
         return unsupported(
@@ -276,6 +327,7 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   if (!known)
     return invalid_argument(
         concat("kernel '", options.kernel, "' is not known; `octavo info` lists the kernels"));
+  if (!served) return no_kernel_for(problem.device);
   if (best == nullptr)
     return unsupported(concat("no kernel here runs recipe ", wanted.name, " on this problem: ", refusals));
 
@@ -290,20 +342,43 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   return plan;
 }
 
+Status Plan::run(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
+                 const MutableTensorView& lse, void* stream) const {
+  const Problem& p = *problem_;
+  if (Status s = check_output(out, lse, p); !s.ok()) return s;
+  if (kernel_->attend_direct != nullptr) {
+    if (Status s = check_input("q", q, p, p.q_heads, p.q_len); !s.ok()) return s;
+    if (Status s = check_input("k", k, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+    if (Status s = check_input("v", v, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+    if (kernel_->direct_accepts(p, recipe_, q, k, v)) {
+      return contained(p.device, [&]() -> Status {
+        std::shared_ptr<void> workspace;
+        if (const std::size_t needed = kernel_->direct_workspace_bytes(p, recipe_); needed > 0) {
+          Result<std::shared_ptr<void>> made = allocate(needed, p.device, stream);
+          if (!made.ok()) return made.status();
+          workspace = std::move(*made);
+        }
+        return kernel_->attend_direct({p, recipe_, stream, threads_of(p)}, q, k, v, out, lse,
+                                      static_cast<std::byte*>(workspace.get()));
+      });
+    }
+  }
+  QuantizedKv kv;
+  QuantizedQ qq;
+  if (Status s = quantize_kv(k, v, kv, stream); !s.ok()) return s;
+  if (Status s = quantize_q(q, kv, qq, stream); !s.ok()) return s;
+  return attend(qq, kv, out, lse, nullptr, 0, stream);
+}
+
 Status attention(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
                  const MutableTensorView& lse, const Recipe& recipe, const AttentionOptions& options,
                  const PlanOptions& plan_options, void* stream) {
-  return contained([&]() -> Status {
-    Result<Problem> problem = make_problem(q, k, v, options);
+  return contained({}, [&]() -> Status {
+    Result<Problem> problem = make_problem(q, k, v, options, stream);
     if (!problem.ok()) return problem.status();
     Result<Plan> made = plan(*problem, recipe, plan_options);
     if (!made.ok()) return made.status();
-    if (Status s = check_output(out, lse, *problem); !s.ok()) return s;
-    QuantizedKv kv;
-    QuantizedQ qq;
-    if (Status s = made->quantize_kv(k, v, kv, stream); !s.ok()) return s;
-    if (Status s = made->quantize_q(q, kv, qq, stream); !s.ok()) return s;
-    return made->attend(qq, kv, out, lse, nullptr, 0, stream);
+    return made->run(q, k, v, out, lse, stream);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/device.hpp"
 #include "core/heads_view.hpp"
 #include "core/text.hpp"
 #include "octavo/attention.hpp"
@@ -36,58 +37,76 @@ Status check_view(const char* name, const BasicTensorView<Pointer>& t) {
   return {};
 }
 
-/// Lengths and offsets: i32 or i64 vectors, read on the host.
-struct IntegerVector {
-  const TensorView* t;
-  [[nodiscard]] std::int64_t size() const { return t->shape[0]; }
-  [[nodiscard]] std::int64_t operator[](std::int64_t i) const {
-    const auto* bytes =
-        static_cast<const char*>(t->data) + i * t->strides[0] * static_cast<std::int64_t>(size_of(t->dtype));
-    if (t->dtype == DType::i64) {
-      std::int64_t v = 0;
-      std::memcpy(&v, bytes, sizeof v);
-      return v;
-    }
-    std::int32_t v = 0;
-    std::memcpy(&v, bytes, sizeof v);
-    return v;
-  }
-};
+Status same_device(const char* name, const TensorView& t, const Device& device) {
+  if (t.device == device) return {};
+  return invalid_argument(concat(name, " is on ", to_text(t.device), " and q on ", to_text(device),
+                                 "; they must be on one device"));
+}
 
-Status check_integers(const char* name, const TensorView& t, std::int64_t expected,
-                      const char* expected_text) {
+using Integers = std::vector<std::int64_t>;
+
+/// Lengths and offsets, i32 or i64 with any stride, on the host or beside q. What is on a GPU is copied,
+/// which waits for `stream`.
+Result<Integers> read_integers(const char* name, const TensorView& t, std::int64_t expected,
+                               const char* expected_text, const Device& device, void* stream) {
   if (Status s = check_view(name, t); !s.ok()) return s;
   if (t.rank != 1 || (expected >= 0 && t.shape[0] != expected)) {
     return invalid_argument(concat(name, " has shape ", shape_text(t), "; it must be ", expected_text));
   }
   if (t.dtype != DType::i32 && t.dtype != DType::i64)
     return invalid_argument(concat(name, " has dtype ", to_string(t.dtype), "; it must be i32 or i64"));
-  return {};
+
+  Integers values(static_cast<std::size_t>(t.shape[0]));
+  const std::int64_t step = t.strides[0] * static_cast<std::int64_t>(size_of(t.dtype));
+  const std::int64_t span = values.empty() ? 0 : (t.shape[0] - 1) * step;
+  const auto* first = static_cast<const char*>(t.data);
+  std::vector<char> copy;
+  if (t.device.kind == Device::Kind::cuda && !values.empty()) {
+    if (Status s = same_device(name, t, device); !s.ok()) return s;
+    copy.resize(static_cast<std::size_t>(std::abs(span)) + size_of(t.dtype));
+    const std::int64_t lowest = std::min<std::int64_t>(span, 0);
+    if (Status s = copy_to_host(copy.data(), first + lowest, copy.size(), t.device, stream, name); !s.ok())
+      return s;
+    first = copy.data() - lowest;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const char* at = first + static_cast<std::int64_t>(i) * step;
+    if (t.dtype == DType::i64) {
+      std::memcpy(&values[i], at, sizeof values[i]);
+    } else {
+      std::int32_t value = 0;
+      std::memcpy(&value, at, sizeof value);
+      values[i] = value;
+    }
+  }
+  return values;
 }
 
-Status check_offsets(const char* name, const TensorView& t, std::int64_t tokens) {
+Result<Integers> read_offsets(const char* name, const TensorView& t, std::int64_t tokens,
+                              const Device& device, void* stream) {
   if (t.empty()) return invalid_argument(concat(name, " is missing; layout thd needs it"));
-  if (Status s = check_integers(name, t, -1, "[sequences + 1]"); !s.ok()) return s;
-  const IntegerVector v{&t};
-  if (v.size() < 1) return invalid_argument(concat(name, " is empty; it must hold sequences + 1 offsets"));
+  Result<Integers> read = read_integers(name, t, -1, "[sequences + 1]", device, stream);
+  if (!read.ok()) return read;
+  const Integers& v = *read;
+  if (v.empty()) return invalid_argument(concat(name, " is empty; it must hold sequences + 1 offsets"));
   if (v[0] != 0) return invalid_argument(concat(name, "[0] = ", v[0], "; it must be 0"));
-  for (std::int64_t i = 1; i < v.size(); ++i) {
+  for (std::size_t i = 1; i < v.size(); ++i) {
     if (v[i] < v[i - 1])
       return invalid_argument(concat(name, "[", i, "] = ", v[i], " is below ", name, "[", i - 1,
                                      "] = ", v[i - 1], "; offsets must not decrease"));
   }
-  if (v[v.size() - 1] != tokens) {
+  if (v.back() != tokens) {
     return invalid_argument(
-        concat(name, " ends at ", v[v.size() - 1], "; it must end at the ", tokens, " tokens of the tensor"));
+        concat(name, " ends at ", v.back(), "; it must end at the ", tokens, " tokens of the tensor"));
   }
-  return {};
+  return read;
 }
 
 Status check_broadcast(const char* name, const TensorView& t, const Problem& p, bool boolean) {
   if (t.empty()) return {};
   if (p.packed()) return unsupported(concat(name, " is not supported with layout thd; pass dense tensors"));
   if (Status s = check_view(name, t); !s.ok()) return s;
-  if (t.device != p.device) return invalid_argument(concat(name, " is on another device than q"));
+  if (Status s = same_device(name, t, p.device); !s.ok()) return s;
   if (boolean && t.dtype != DType::boolean) {
     return invalid_argument(concat(name, " has dtype ", to_string(t.dtype),
                                    "; it must be bool (true = visible); additive masks go to bias"));
@@ -118,6 +137,8 @@ Status check_q_absmax(const TensorView& t, const Problem& p) {
                                    "; it must be f32 [Hq] = [", p.q_heads, "] or [B, Hq] = [", p.batch, ", ",
                                    p.q_heads, "]"));
   }
+  if (Status s = same_device("q_absmax", t, p.device); !s.ok()) return s;
+  if (t.device.kind != Device::Kind::cpu) return {};  // a look at the values would wait for the device
   for (std::int64_t b = 0; b < (t.rank == 2 ? p.batch : 1); ++b) {
     for (std::int64_t h = 0; h < p.q_heads; ++h) {
       const float value = given_q_absmax(p, Sequence{.index = b}, h);
@@ -140,7 +161,7 @@ Status check_tensors(const TensorView& q, const TensorView& k, const TensorView&
       return invalid_argument(
           concat(name, " has shape ", shape_text(*t), "; layout ", to_string(layout), " needs ", form));
     if (Status s = check_view(name, *t); !s.ok()) return s;
-    if (t->device != q.device) return invalid_argument(concat(name, " is on another device than q"));
+    if (Status s = same_device(name, *t, q.device); !s.ok()) return s;
   }
   for (const auto& [name, t] : all) {
     if (t->dtype != DType::f32 && t->dtype != DType::f16 && t->dtype != DType::bf16) {
@@ -155,17 +176,17 @@ Status check_tensors(const TensorView& q, const TensorView& k, const TensorView&
   return {};
 }
 
-void list_sequences(Problem& p) {
-  const AttentionOptions& o = p.options;
+/// Offsets are those of the packed layout, lengths those of a dense one; empty where not given.
+void list_sequences(Problem& p, const Integers& q_offsets, const Integers& k_offsets,
+                    const Integers& lengths) {
   p.sequences.resize(static_cast<std::size_t>(p.batch));
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    Sequence& s = p.sequences[static_cast<std::size_t>(b)];
+    const auto i = static_cast<std::size_t>(b);
     if (p.packed()) {
-      const IntegerVector cq{&o.cu_seqlens_q};
-      const IntegerVector ck{&o.cu_seqlens_k};
-      s = {0, cq[b], cq[b + 1] - cq[b], ck[b], ck[b + 1] - ck[b], b};
+      p.sequences[i] = {
+          0, q_offsets[i], q_offsets[i + 1] - q_offsets[i], k_offsets[i], k_offsets[i + 1] - k_offsets[i], b};
     } else {
-      s = {b, 0, p.q_len, 0, o.kv_lengths.empty() ? p.kv_len : IntegerVector{&o.kv_lengths}[b], b};
+      p.sequences[i] = {b, 0, p.q_len, 0, lengths.empty() ? p.kv_len : lengths[i], b};
     }
   }
 }
@@ -173,7 +194,7 @@ void list_sequences(Problem& p) {
 }  // namespace
 
 Result<Problem> make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
-                             const AttentionOptions& options) {
+                             const AttentionOptions& options, void* stream) {
   const Layout layout = options.layout;
   if (Status s = check_tensors(q, k, v, layout); !s.ok()) return s;
   const auto at = [](const TensorView& t, int d) { return t.shape[static_cast<std::size_t>(d)]; };
@@ -184,6 +205,7 @@ Result<Problem> make_problem(const TensorView& q, const TensorView& k, const Ten
   p.options = options;
   p.dtype = q.dtype;
   p.device = q.device;
+  p.check_finite = options.check_finite.value_or(p.device.kind == Device::Kind::cpu);
   p.q_heads = at(q, head_axis);
   p.kv_heads = at(k, head_axis);
   p.q_len = at(q, token_axis);
@@ -217,13 +239,20 @@ Result<Problem> make_problem(const TensorView& q, const TensorView& k, const Ten
     return invalid_argument(concat("window is (", options.window.left, ", ", options.window.right,
                                    "); each side is -1 (no limit) or >= 0"));
   }
+  Integers q_offsets;
+  Integers k_offsets;
+  Integers lengths;
   if (p.packed()) {
-    if (Status s = check_offsets("cu_seqlens_q", options.cu_seqlens_q, p.q_len); !s.ok()) return s;
-    if (Status s = check_offsets("cu_seqlens_k", options.cu_seqlens_k, p.kv_len); !s.ok()) return s;
-    p.batch = options.cu_seqlens_q.shape[0] - 1;
-    if (options.cu_seqlens_k.shape[0] - 1 != p.batch) {
-      return invalid_argument(concat("cu_seqlens_q has ", p.batch + 1, " offsets and cu_seqlens_k has ",
-                                     options.cu_seqlens_k.shape[0], "; they must agree"));
+    Result<Integers> of_q = read_offsets("cu_seqlens_q", options.cu_seqlens_q, p.q_len, p.device, stream);
+    if (!of_q.ok()) return of_q.status();
+    Result<Integers> of_k = read_offsets("cu_seqlens_k", options.cu_seqlens_k, p.kv_len, p.device, stream);
+    if (!of_k.ok()) return of_k.status();
+    q_offsets = std::move(*of_q);
+    k_offsets = std::move(*of_k);
+    p.batch = static_cast<std::int64_t>(q_offsets.size()) - 1;
+    if (k_offsets.size() != q_offsets.size()) {
+      return invalid_argument(concat("cu_seqlens_q has ", q_offsets.size(), " offsets and cu_seqlens_k has ",
+                                     k_offsets.size(), "; they must agree"));
     }
     if (!options.kv_lengths.empty())
       return invalid_argument("kv_lengths goes with layout hnd or nhd; layout thd takes cu_seqlens_k");
@@ -236,20 +265,22 @@ Result<Problem> make_problem(const TensorView& q, const TensorView& k, const Ten
     if (at(k, 0) != p.batch)
       return invalid_argument(
           concat("q has batch ", p.batch, " and k has ", at(k, 0), "; they must be equal"));
-    if (const TensorView& t = options.kv_lengths; !t.empty()) {
-      if (Status s = check_integers("kv_lengths", t, p.batch, "[B]"); !s.ok()) return s;
-      for (std::int64_t b = 0; b < p.batch; ++b) {
-        const std::int64_t n = IntegerVector{&t}[b];
-        if (n < 0 || n > p.kv_len)
-          return invalid_argument(
-              concat("kv_lengths[", b, "] = ", n, "; it must be between 0 and the ", p.kv_len, " keys of k"));
+    if (!options.kv_lengths.empty()) {
+      Result<Integers> read =
+          read_integers("kv_lengths", options.kv_lengths, p.batch, "[B]", p.device, stream);
+      if (!read.ok()) return read.status();
+      lengths = std::move(*read);
+      for (std::size_t b = 0; b < lengths.size(); ++b) {
+        if (lengths[b] < 0 || lengths[b] > p.kv_len)
+          return invalid_argument(concat("kv_lengths[", b, "] = ", lengths[b],
+                                         "; it must be between 0 and the ", p.kv_len, " keys of k"));
       }
     }
   }
   if (Status s = check_broadcast("mask", options.mask, p, true); !s.ok()) return s;
   if (Status s = check_broadcast("bias", options.bias, p, false); !s.ok()) return s;
   if (Status s = check_q_absmax(options.q_absmax, p); !s.ok()) return s;
-  list_sequences(p);
+  list_sequences(p, q_offsets, k_offsets, lengths);
   return p;
 }
 

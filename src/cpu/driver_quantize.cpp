@@ -122,7 +122,7 @@ Status quantize_kv(const TierOps& tier, Family family, const KernelCall& call, c
     if (!ops.quantize_values(value)) v_finite = false;
   });
 
-  if (!p.options.check_finite) return {};
+  if (!p.check_finite) return {};
   if (!k_finite) return refuse_non_finite("k", k, p, false);
   if (!v_finite) return refuse_non_finite("v", v, p, false);
   return {};
@@ -184,7 +184,7 @@ Status quantize_q(const TierOps& tier, Family family, const KernelCall& call, co
     }
   });
 
-  return !p.options.check_finite || finite ? Status{} : refuse_non_finite("q", q, p, true);
+  return !p.check_finite || finite ? Status{} : refuse_non_finite("q", q, p, true);
 }
 
 }  // namespace octavo::cpu

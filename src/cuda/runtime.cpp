@@ -145,16 +145,18 @@ bool runs_tier(const DeviceProperties& device, std::string_view tier) {
   return exact ? have == number : device.major == number / 10 && have >= number;
 }
 
-DeviceGuard::DeviceGuard(int device) {
+Status make_current(int device, int& former) {
+  former = -1;
   int current = 0;
-  status_ = check(cudaGetDevice(&current), "asking for the current CUDA device");
-  if (!status_.ok() || current == device) return;
-  status_ = check(cudaSetDevice(device), "making the CUDA device current");
-  if (status_.ok()) former_ = current;
+  if (Status s = check(cudaGetDevice(&current), "asking for the current CUDA device"); !s.ok()) return s;
+  if (current == device) return {};
+  if (Status s = check(cudaSetDevice(device), "making a CUDA device current"); !s.ok()) return s;
+  former = current;
+  return {};
 }
 
-DeviceGuard::~DeviceGuard() {
-  if (former_ >= 0 && cudaSetDevice(former_) != cudaSuccess) (void)cudaGetLastError();
+void restore_current(int former) noexcept {
+  if (former >= 0 && cudaSetDevice(former) != cudaSuccess) (void)cudaGetLastError();
 }
 
 Result<bool> is_capturing(cudaStream_t stream) {

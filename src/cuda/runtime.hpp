@@ -49,17 +49,21 @@ Result<const DeviceProperties*> device_properties(int index);
 /// Whether code of a kernel tier runs there: "sm90a" on compute capability 9.0 alone, "sm80" on 8.0 to 8.9.
 bool runs_tier(const DeviceProperties& device, std::string_view tier);
 
-/// Makes a device current and the former one again at the end of the scope.
+/// Makes a device current. `former` gets the one before, or -1 when there is nothing to restore.
+Status make_current(int device, int& former);
+void restore_current(int former) noexcept;
+
+/// The same for a scope.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device);
-  ~DeviceGuard();
+  explicit DeviceGuard(int device) : status_(make_current(device, former_)) {}
+  ~DeviceGuard() { restore_current(former_); }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
-  int former_ = -1;  ///< -1: nothing to restore
+  int former_ = -1;
   Status status_;
 };
 

@@ -35,7 +35,7 @@ struct EmulateHooks {
 /// Runs a recipe through the emulator. q, k, v as in make_problem(); out f32 or q's dtype, lse f32 or empty.
 /// Only the rows listed (see RowLists) are computed and written, all scales still come from the whole
 /// tensors. Errors: what check(recipe) refuses, rows that do not exist, NaN or Inf when
-/// problem.options.check_finite.
+/// problem.check_finite.
 Status emulate_rows(const Problem& problem, const Recipe& recipe, const TensorView& q, const TensorView& k,
                     const TensorView& v, const RowLists& rows, const MutableTensorView& out,
                     const MutableTensorView& lse, const EmulateHooks& hooks = {});

@@ -203,7 +203,7 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
                   layout.padded, at);
     quantize_values(load(values, s, head, s.k_begin, s.k_len, problem.head_dim, finite_v), call.recipe, at);
   });
-  if (!problem.options.check_finite) return {};
+  if (!problem.check_finite) return {};
   if (!finite_k) return refuse_non_finite("k", k, problem, false);
   return finite_v ? Status{} : refuse_non_finite("v", v, problem, false);
 }
@@ -253,7 +253,7 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
         codes[c] = on_grid(recipe.qk_format, m.row(i)[c], at.delta[i], recipe.q_range);
     }
   });
-  if (!problem.options.check_finite || finite) return {};
+  if (!problem.check_finite || finite) return {};
   return refuse_non_finite("q", q, problem, true);
 }
 
