@@ -1,0 +1,45 @@
+// mbarrier and the bulk tensor copy (TMA), for one block and for clusters of two.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/registers.cuh"
+
+namespace octavo::cuda::ptx {
+
+OCTAVO_DEVICE void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+OCTAVO_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// arrives and announces bytes that copies will bring
+OCTAVO_DEVICE void barrier_expect(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+OCTAVO_DEVICE void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// waits until the phase of that parity has ended; try_wait suspends the thread, so this is no busy loop
+OCTAVO_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  do {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  } while (done == 0);
+}
+
+/// Box at (x, y, z) of a rank-3 map into shared memory; bytes are counted on `barrier`.
+OCTAVO_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z,
+                            std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace octavo::cuda::ptx

@@ -1,0 +1,76 @@
+// What an attention kernel gets by value: where everything lies, and the recipe's numbers. Plain data, the
+// same on host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/layout.hpp"
+
+namespace octavo::cuda::sm90 {
+
+/// "No limit" of a window side; sequences are shorter (plan refuses longer ones).
+inline constexpr int kNoLimit = 1 << 29;
+
+/// A tensor of (batch or packed, head, token, channel or key) by strides in elements; data null: not given.
+struct StridedTensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t token = 0;
+  std::int64_t last = 0;
+};
+
+struct Arguments {
+  // operands beside the tensor maps
+  const float* q_scale = nullptr;    ///< [kv_heads][q_rows]
+  const float* lse_shift = nullptr;  ///< [kv_heads][q_rows]
+  const float* k_scale = nullptr;    ///< [heads][key_rows / 64][4]
+  const float* v_scale = nullptr;    ///< [heads][sequences][padded_dim]
+  const float* v_mean = nullptr;
+  SequenceList sequences{};
+  std::int64_t q_rows = 0;
+  std::int64_t key_rows = 0;
+  int kv_heads = 0;
+  int first_head = 0;  ///< of the K and V buffer
+  int group = 1;
+  int head_dim = 0;
+
+  // visibility: token i sees keys [i + shift - left, i + shift + right], shift = keys - queries if
+  // bottom_right
+  int left = kNoLimit;
+  int right = kNoLimit;
+  bool bottom_right = false;
+  StridedTensor mask{};  ///< boolean, dtype is not looked at
+  StridedTensor bias{};
+  const float* correction = nullptr;  ///< smooth_q's term in base-2 logits, [q heads][q_blocks][key_rows]
+  std::int64_t q_blocks = 0;
+
+  // recipe
+  float p_log2 = 0.0F;  ///< log2(P_r)
+  float slack = 0.0F;
+  int flush_tiles = 1;  ///< products of so many key tiles share a tensor-core accumulator
+  bool reverse = false;
+  bool quantized_normaliser = false;
+
+  // output
+  StridedTensor out{};
+  StridedTensor lse{};  ///< `last` unused
+
+  // schedule
+  int tiles = 0;       ///< query tiles of the longest sequence
+  int head_block = 1;  ///< (sequence, head) pairs that are walked together, so that their K and V stay in L2
+  int items = 0;
+  bool longest_first = false;
+  int* counter = nullptr;  ///< next item, and blocks that are done; null: blocks take every gridDim.x-th item
+  int splits = 1;          ///< of the keys
+  int split_tiles = 0;     ///< key tiles of a split
+  float* partial_out = nullptr;  ///< [kv_heads][splits][q_rows][head_dim], normalised
+  float* partial_lse = nullptr;  ///< [kv_heads][splits][q_rows], natural logarithm
+
+  // Always 0. The compiler cannot know, which keeps it from proving what it must not (see ptx/registers.cuh).
+  float zero = 0.0F;
+  int never = 0;
+};
+
+}  // namespace octavo::cuda::sm90

@@ -1,0 +1,91 @@
+// Tile sizes, register and shared-memory budgets of every kernel family, derived in one place.
+//
+// A block has kConsumers warpgroups of 64 query rows each and one producer warpgroup, of which one thread
+// issues copies. setmaxnreg's pool is what the block was launched with: consumers * kConsumerRegisters +
+// kProducerRegisters <= (consumers + 1) * launch registers, where launch registers = 65,536 / threads rounded
+// down to 8; asking for more hangs.
+#pragma once
+
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm90/arguments.hpp"
+
+namespace octavo::cuda::sm90 {
+
+using ptx::Mma;
+
+/// Weights: `exact` takes 2^x on the special-function unit against the running maximum; `direct` builds the
+/// e4m3 byte from the logarithm, against a reference that moves rarely (docs/numerics.md, slack).
+enum class Weights { exact, direct };
+
+/// kScores: operands and accumulator of Q K^T. kValues: of P V. kGeneral: boolean mask, bias and smooth_q's
+/// term too.
+template <Mma kScores_, Mma kValues_, Weights kWeights_, int kDim_, bool kGeneral_>
+struct Config {
+  static constexpr Mma kScores = kScores_;
+  static constexpr Mma kValues = kValues_;
+  static constexpr int kDim = kDim_;
+  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kDirect = kWeights_ == Weights::direct;
+
+  static constexpr bool kHalfScores =
+      kScores == Mma::e4m3_f16 || kScores == Mma::f16_f16;  ///< two f16 a register
+  static constexpr bool kIntScores = kScores == Mma::int8;
+  static constexpr bool kWideOperands =
+      kScores == Mma::f16_f16 || kScores == Mma::f16_f32 || kScores == Mma::bf16_f32;
+  static constexpr bool kBlockScales =
+      kScores == Mma::int8 || kScores == Mma::e4m3_f32;  ///< K scales per 64 keys
+  static constexpr bool kWideValues = kValues == Mma::f16_f32 || kValues == Mma::bf16_f32;
+  static constexpr bool kHalfOutput = kValues == Mma::e4m3_f16;
+
+  // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, 2 with
+  // 240.
+  static constexpr bool kThree = !kWideValues && !kHalfOutput && kDim == 64;
+  static constexpr int kConsumers = kThree ? 3 : 2;
+  static constexpr int kKeys = !kHalfScores ? 128 : kThree ? 192 : 160;  ///< of a tile
+  static constexpr int kRows = 64 * kConsumers;
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kConsumerRegisters = kThree ? 160 : 240;
+  static constexpr int kProducerRegisters = kThree ? 32 : 24;
+
+  // Registers of a thread.
+  using Score = std::conditional_t<kHalfScores, std::uint32_t, std::conditional_t<kIntScores, int, float>>;
+  static constexpr int kScoreRegisters = kHalfScores ? kKeys / 4 : kKeys / 2;
+  static constexpr int kWeightRegisters = kWideValues ? kKeys / 4 : kKeys / 8;
+  static constexpr int kColumns = kWideValues ? kDim : kDim + static_cast<int>(kOnesRows);
+  using Product = ptx::ValueProduct<kValues, kColumns>;
+  using Output = typename Product::Register;
+  static constexpr int kOutputRegisters = Product::kRegisters;
+  static constexpr int kSums = kColumns / 2;  ///< f32 registers that hold all columns
+
+  // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
+  // keys), in registers, or, with 160 registers, in shared memory.
+  static constexpr bool kFlushes = !kWideValues;
+  static constexpr bool kSumsInRegisters = kFlushes && !kThree;
+  static constexpr bool kSumsInShared = kFlushes && kThree;
+
+  // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.
+  static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;
+  static constexpr int kChunkBytes = kRowBytes < 128 ? kRowBytes : 128;
+  static constexpr int kChunks = kRowBytes / kChunkBytes;
+  static constexpr int kQBytes = kRows * kRowBytes;
+  static constexpr int kKBytes = kKeys * kRowBytes;
+  static constexpr int kVBytes = kWideValues ? kKeys * kDim * 2 : kColumns * kKeys;
+  static constexpr int kVPitch = (kVBytes + 1023) / 1024 * 1024;
+  static constexpr int kSumsBytes = kSumsInShared ? kConsumers * 128 * kSums * 4 : 0;
+  static constexpr int kLimit = 232448 - 2048;  ///< of a block, less barriers and the alignment of the base
+  static constexpr int kQStages =
+      2 * kQBytes + 2 * (kKBytes + kVPitch) + kSumsBytes <= kLimit && !(kWideOperands && kDim == 128) ? 2 : 1;
+  static constexpr int kFits = (kLimit - kQStages * kQBytes - kSumsBytes) / (kKBytes + kVPitch);
+  static constexpr int kStages = kFits < 4 ? kFits : 4;  ///< of K and of V
+  static constexpr int kOffsetK = kQStages * kQBytes;
+  static constexpr int kOffsetV = kOffsetK + kStages * kKBytes;
+  static constexpr int kOffsetSums = kOffsetV + kStages * kVPitch;
+  static constexpr int kOffsetBarriers = kOffsetSums + kSumsBytes;
+  static constexpr int kSharedBytes = kOffsetBarriers + 2048;
+
+  static_assert(kStages >= 2 && kSharedBytes <= 232448);
+  static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
+                (kConsumers + 1) * (65536 / kThreads / 8 * 8));
+};
+
+}  // namespace octavo::cuda::sm90

@@ -1,0 +1,20 @@
+// The two small kernels beside attention: smooth_q's term before it, the merge of split keys after it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/sm90/arguments.hpp"
+#include "octavo/status.hpp"
+
+namespace octavo::cuda::sm90 {
+
+/// correction[q head][block][key row] = q_mean . k_exact, f32 (docs/numerics.md, smooth_q). q_mean holds
+/// scale * log2(e).
+Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
+                         int padded_dim, cudaStream_t stream);
+
+/// Merges the splits of each row by their LSE, in the order of the splits, and writes out and lse.
+Status launch_merge(const Arguments& a, const StridedTensor& out, const StridedTensor& lse,
+                    cudaStream_t stream);
+
+}  // namespace octavo::cuda::sm90

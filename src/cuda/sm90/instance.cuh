@@ -1,0 +1,33 @@
+// Makes a family's instances; included by the files of instances/ alone.
+#pragma once
+
+#include "cuda/sm90/attend.cuh"
+#include "cuda/sm90/instance.hpp"
+
+namespace octavo::cuda::sm90 {
+
+template <class C>
+Instance instance(const char* name) {
+  return {reinterpret_cast<const void*>(&attend<C>),
+          name,
+          C::kRows,
+          C::kKeys,
+          C::kThreads,
+          C::kSharedBytes,
+          C::kRowBytes,
+          C::kChunkBytes,
+          C::kColumns,
+          C::kWideOperands,
+          C::kWideValues};
+}
+
+template <Mma kScores, Mma kValues, Weights kWeights>
+Instance family(int dim, bool general, const char* name) {
+  if (dim == 64)
+    return general ? instance<Config<kScores, kValues, kWeights, 64, true>>(name)
+                   : instance<Config<kScores, kValues, kWeights, 64, false>>(name);
+  return general ? instance<Config<kScores, kValues, kWeights, 128, true>>(name)
+                 : instance<Config<kScores, kValues, kWeights, 128, false>>(name);
+}
+
+}  // namespace octavo::cuda::sm90

@@ -1,0 +1,10 @@
+// 16-bit attention, f16: preset half.
+#include "cuda/sm90/instance.cuh"
+
+namespace octavo::cuda::sm90 {
+
+Instance half_f16(int dim, bool general) {
+  return family<Mma::f16_f32, Mma::f16_f32, Weights::exact>(dim, general, "half_f16");
+}
+
+}  // namespace octavo::cuda::sm90

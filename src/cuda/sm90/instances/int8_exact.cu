@@ -1,0 +1,10 @@
+// INT8 QK, FP8 PV in f32: presets sage2-8+8, sage2-4+8, int8-icl.
+#include "cuda/sm90/instance.cuh"
+
+namespace octavo::cuda::sm90 {
+
+Instance int8_exact(int dim, bool general) {
+  return family<Mma::int8, Mma::e4m3_f32, Weights::exact>(dim, general, "int8_exact");
+}
+
+}  // namespace octavo::cuda::sm90

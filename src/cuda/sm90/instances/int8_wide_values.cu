@@ -1,0 +1,10 @@
+// INT8 QK, 16-bit PV: preset sage-8+16.
+#include "cuda/sm90/instance.cuh"
+
+namespace octavo::cuda::sm90 {
+
+Instance int8_wide_values(int dim, bool general) {
+  return family<Mma::int8, Mma::f16_f32, Weights::exact>(dim, general, "int8_wide_values");
+}
+
+}  // namespace octavo::cuda::sm90

@@ -1,0 +1,184 @@
+// Hopper's lines of the kernel table: one per family of recipes (docs/kernels/sm90.md).
+#include "core/text.hpp"
+#include "cuda/layout.hpp"
+#include "cuda/quantize/quantize.hpp"
+#include "cuda/runtime.hpp"
+#include "cuda/sm90/launch.hpp"
+
+namespace octavo {
+namespace {
+
+using cuda::sm90::Instance;
+
+/// What a family runs; everything else of a recipe is free or checked in `accepts`.
+struct Family {
+  std::string_view name;
+  std::string_view summary;
+  Format qk;  ///< int8 stands for int4 too
+  QkAccumulator qk_accumulator;
+  Format values;  ///< e4m3, or f16 for any 16-bit format
+  PvAccumulator pv_accumulator;
+  Exp2 exp2;
+};
+
+constexpr Family kHalf{"cuda.sm90a.half", "16-bit QK and PV in f32: half; D 1-128",
+                       Format::f16,       QkAccumulator::f32,
+                       Format::f16,       PvAccumulator::f32,
+                       Exp2::exact};
+constexpr Family kInt8{
+    "cuda.sm90a.int8", "int8/int4 QK, e4m3 PV in f32: sage2-8+8, sage2-4+8, int8-icl; D 1-128",
+    Format::int8,      QkAccumulator::s32,
+    Format::e4m3,      PvAccumulator::f32_buffered,
+    Exp2::exact};
+constexpr Family kInt8F16Sums{
+    "cuda.sm90a.int8_f16_sums",
+    "int8/int4 QK, e4m3 PV in f16 sums of 64 keys: sage2++-8+8, sage2++-4+8; D 1-128",
+    Format::int8,
+    QkAccumulator::s32,
+    Format::e4m3,
+    PvAccumulator::f16_buffered,
+    Exp2::exact};
+constexpr Family kInt8Wide{"cuda.sm90a.int8_16bit",
+                           "int8/int4 QK, f16 PV: sage-8+16; D 1-128",
+                           Format::int8,
+                           QkAccumulator::s32,
+                           Format::f16,
+                           PvAccumulator::f32,
+                           Exp2::exact};
+constexpr Family kE4m3{"cuda.sm90a.fp8", "e4m3 QK and PV in f32: fp8-head, fp8-icl; D 1-128",
+                       Format::e4m3,     QkAccumulator::f32,
+                       Format::e4m3,     PvAccumulator::f32_buffered,
+                       Exp2::exact};
+constexpr Family kTurbo8{"cuda.sm90a.turbo8", "int8/int4 QK, direct weights, e4m3 PV: turbo8; D 1-128",
+                         Format::int8,        QkAccumulator::s32,
+                         Format::e4m3,        PvAccumulator::f32_buffered,
+                         Exp2::direct};
+constexpr Family kTurbo{
+    "cuda.sm90a.turbo", "e4m3 QK in f16, direct weights, e4m3 PV: turbo, turbo-icl; D 1-128",
+    Format::e4m3,       QkAccumulator::f16,
+    Format::e4m3,       PvAccumulator::f32_buffered,
+    Exp2::direct};
+constexpr Family kTurbo16{"cuda.sm90a.turbo16", "f16 QK in f16, direct weights, e4m3 PV: turbo16; D 1-128",
+                          Format::f16,          QkAccumulator::f16,
+                          Format::e4m3,         PvAccumulator::f32_buffered,
+                          Exp2::direct};
+
+bool wide(Format f) { return f == Format::f16 || f == Format::bf16; }
+
+bool general(const Problem& p, const Recipe& r) {
+  return !p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q;
+}
+
+Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
+  using namespace cuda::sm90;
+  const int dim = p.head_dim <= 64 ? 64 : 128;
+  const bool g = general(p, r);
+  if (f.name == kHalf.name) return r.qk_format == Format::bf16 ? half_bf16(dim, g) : half_f16(dim, g);
+  if (f.name == kInt8.name) return int8_exact(dim, g);
+  if (f.name == kInt8F16Sums.name) return int8_f16_sums(dim, g);
+  if (f.name == kInt8Wide.name) return int8_wide_values(dim, g);
+  if (f.name == kE4m3.name) return e4m3_exact(dim, g);
+  if (f.name == kTurbo8.name) return int8_direct(dim, g);
+  if (f.name == kTurbo.name) return e4m3_direct(dim, g);
+  return f16_direct(dim, g);
+}
+
+Status accepts_formats(const Family& f, const Recipe& r) {
+  const Format qk = r.qk_format == Format::int4   ? Format::int8
+                    : r.qk_format == Format::bf16 ? Format::f16
+                                                  : r.qk_format;
+  if (qk != f.qk || r.qk_accumulator != f.qk_accumulator)
+    return unsupported("runs another qk_format or qk_accumulator");
+  if (r.exp2 != f.exp2) return unsupported("runs another exp2");
+  if ((wide(r.v_format) ? Format::f16 : r.v_format) != f.values || wide(r.p_format) != wide(r.v_format))
+    return unsupported("runs another p_format or v_format");
+  if (wide(r.v_format) && r.p_format != r.v_format) return unsupported("runs p_format and v_format alike");
+  const bool straight =
+      r.pv_accumulator == PvAccumulator::f32 && f.pv_accumulator == PvAccumulator::f32_buffered;
+  if (r.pv_accumulator != f.pv_accumulator && !straight) return unsupported("runs another pv_accumulator");
+  return {};
+}
+
+Status accepts(const Family& f, const Problem& p, const Recipe& r) {
+  if (Status s = accepts_formats(f, r); !s.ok()) return s;
+  if (p.head_dim > 128) return unsupported(concat("runs head_dim up to 128, not ", p.head_dim));
+  if (wide(r.v_format) && (f.qk == Format::int8) && r.v_format == Format::bf16)
+    return unsupported("runs p_format and v_format f16 after int8 products, not bf16");
+  if (wide(f.qk) && f.exp2 == Exp2::direct && r.qk_format == Format::bf16)
+    return unsupported("runs qk_format f16, not bf16, with an f16 accumulator");
+  if (wide(f.qk) && f.exp2 == Exp2::exact && r.qk_format != r.v_format)
+    return unsupported("runs qk_format and v_format alike");
+  if (r.p_reference != PReference::running) return unsupported("runs p_reference running");
+  if (r.k_group == Granularity::per_token)
+    return unsupported("runs k_group per_head to per_thread, not per_token");
+  if (f.qk == Format::e4m3 && f.exp2 == Exp2::direct && r.k_group != Granularity::per_head)
+    return unsupported("runs k_group per_head with an f16 accumulator");
+  if (wide(r.v_format) && r.normaliser == Normaliser::quantized)
+    return unsupported("runs normaliser unquantized with 16-bit values");
+  if (f.exp2 == Exp2::direct && r.slack <= 0.0F)
+    return unsupported("runs exp2 direct with slack above 0 (its reference moves in whole octaves)");
+  if (f.exp2 == Exp2::exact && r.slack != 0.0F) return unsupported("runs exp2 exact with slack 0");
+  const Instance instance = instance_of(f, p, r);
+  if (r.key_tile != 0 && r.key_tile != instance.keys)
+    return unsupported(concat("runs key_tile ", instance.keys, " here, not ", r.key_tile));
+  if (r.pv_accumulator == PvAccumulator::f32_buffered && r.pv_buffer < instance.keys)
+    return unsupported(concat("runs pv_buffer from ", instance.keys, " keys on, not ", r.pv_buffer));
+  if (r.pv_accumulator == PvAccumulator::f16_buffered && r.pv_buffer != 2)
+    return unsupported(concat("runs pv_buffer 2 with f16_buffered, not ", r.pv_buffer));
+  if (p.q_len >= (1 << 28) / p.group() || p.kv_len >= (1 << 28))
+    return unsupported("runs sequences of less than 2^28 tokens");
+  return {};
+}
+
+Recipe effective(const Family& f, const Problem& p, Recipe r) {
+  // docs/numerics.md leaves the 16-bit format of `half` to the input.
+  if (r.name == "half" && p.dtype == DType::bf16) r.qk_format = r.p_format = r.v_format = Format::bf16;
+  r.key_tile = instance_of(f, p, r).keys;
+  return r;
+}
+
+/// Kernel entries are plain functions, so the family is a template argument.
+template <const Family& kFamily>
+const Kernel& entry() {
+  static const Kernel kernel = [] {
+    Kernel k;
+    k.name = kFamily.name;
+    k.backend = "cuda";
+    k.tier = "sm90a";
+    k.file = "src/cuda/sm90/attend.cuh";
+    k.summary = kFamily.summary;
+    k.rank = 10;
+    k.available = [] { return cuda::has_device(9, 0); };
+    k.accepts = [](const Problem& p, const Recipe& r) {
+      return accepts(kFamily, p, effective(kFamily, p, r));
+    };
+    k.effective = [](const Problem& p, Recipe r) { return effective(kFamily, p, std::move(r)); };
+    k.kv_bytes = [](const Problem& p, const Recipe& r) { return cuda::KvLayout(p, r, p.kv_heads).bytes; };
+    k.q_bytes = [](const Problem& p, const Recipe& r) { return cuda::QLayout(p, r).bytes; };
+    k.workspace_bytes = [](const Problem& p, const Recipe& r, int) {
+      return cuda::sm90::workspace_bytes(p, r, instance_of(kFamily, p, r));
+    };
+    k.quantize_kv = cuda::quantize_kv;
+    k.quantize_q = cuda::quantize_q;
+    k.attend = [](const KernelCall& call, const std::byte* qq, const KvBuffer& kv,
+                  const MutableTensorView& out, const MutableTensorView& lse, std::byte* workspace) {
+      return cuda::sm90::attend(call, instance_of(kFamily, call.problem, call.recipe), qq, kv, out, lse,
+                                workspace);
+    };
+    return k;
+  }();
+  return kernel;
+}
+
+}  // namespace
+
+const Kernel& cuda_sm90a_half() { return entry<kHalf>(); }
+const Kernel& cuda_sm90a_int8() { return entry<kInt8>(); }
+const Kernel& cuda_sm90a_int8_f16_sums() { return entry<kInt8F16Sums>(); }
+const Kernel& cuda_sm90a_int8_16bit() { return entry<kInt8Wide>(); }
+const Kernel& cuda_sm90a_fp8() { return entry<kE4m3>(); }
+const Kernel& cuda_sm90a_turbo8() { return entry<kTurbo8>(); }
+const Kernel& cuda_sm90a_turbo() { return entry<kTurbo>(); }
+const Kernel& cuda_sm90a_turbo16() { return entry<kTurbo16>(); }
+
+}  // namespace octavo

@@ -1,0 +1,283 @@
+// Second product: O += P V, its flushes into f32, and the last step that writes O and LSE.
+//
+// FP8 products are cut to about 13 bits below the accumulator's running value, so long sums shrink: O moves
+// into f32 sums after `flush_tiles` tiles, the row sum out of the ones columns after two
+// (docs/kernels/sm90.md).
+#pragma once
+
+#include "cuda/sm90/softmax.cuh"
+
+namespace octavo::cuda::sm90 {
+
+/// Tensor-core accumulators, and f32 sums where they are registers.
+template <class C>
+struct Output {
+  static constexpr int kParts = C::kHalfOutput ? 2 : 1;  ///< f16 accumulators take 64 keys each
+  typename C::Output part0[C::kOutputRegisters];
+  typename C::Output part1[C::kHalfOutput ? C::kOutputRegisters : 1];
+  float sum[C::kSumsInRegisters ? C::kDim / 2 : 1];
+};
+
+/// Descriptor of the k-step `step` of a V stage.
+template <class C>
+OCTAVO_DEVICE std::uint64_t value_descriptor(std::uint32_t v, int step) {
+  if constexpr (C::kWideValues) {  // [channel chunk of 64][key][128 bytes]; a step is 16 keys
+    return ptx::descriptor(v + step * (16 * 128 / 16), ptx::Swizzle::bytes128, 1024);
+  } else {  // [chunk of 128 keys][column][128 bytes], then a narrower rest; a step is 32 keys
+    constexpr int kWhole = C::kKeys / 128;
+    const int key = 32 * step;
+    if (key < kWhole * 128)
+      return ptx::descriptor(v + ((key / 128) * C::kColumns * 128 + key % 128) / 16, ptx::Swizzle::bytes128,
+                             1024);
+    constexpr auto kSwizzle = C::kKeys % 128 == 64 ? ptx::Swizzle::bytes64 : ptx::Swizzle::bytes32;
+    return ptx::descriptor(v + (kWhole * C::kColumns * 128 + key - kWhole * 128) / 16, kSwizzle,
+                           8 * (C::kKeys % 128));
+  }
+}
+
+/// Starts the products of one tile. `accumulate` = 0: from zero.
+template <class C>
+OCTAVO_DEVICE void issue_values(Output<C>& o, const std::uint32_t (&p)[C::kWeightRegisters], std::uint32_t v,
+                                int accumulate) {
+  constexpr int kSteps = C::kWeightRegisters / 4;
+  ptx::wgmma_fence();
+  OCTAVO_UNROLL for (int step = 0; step < kSteps; ++step) {
+    const std::uint64_t b = value_descriptor<C>(v, step);
+    const auto issue = [&](auto& part, int from_zero) {
+      C::Product::issue(part, p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3], b, from_zero);
+    };
+    if constexpr (C::kHalfOutput) {
+      if (step < kSteps / 2) {
+        issue(o.part0, step != 0);
+      } else {
+        issue(o.part1, step != kSteps / 2);
+      }
+    } else {
+      issue(o.part0, step == 0 ? accumulate : 1);
+    }
+  }
+  ptx::wgmma_commit();
+}
+
+template <class C>
+OCTAVO_DEVICE void hold_output(Output<C>& o) {
+  ptx::hold(o.part0);
+  if constexpr (C::kHalfOutput) ptx::hold(o.part1);
+}
+
+/// Adds the ones columns to the row sums and clears them. The product with `zero` instead of a literal 0,
+/// because ptxas serialises the products around a literal (warning C7511).
+template <class C>
+OCTAVO_DEVICE void take_sums(Output<C>& o, Rows<C>& r, float zero) {
+  constexpr int n = C::kOutputRegisters;
+  if constexpr (C::kHalfOutput) {
+    r.sum[0] += ptx::low_f16(o.part0[n - 2]) + ptx::low_f16(o.part1[n - 2]);
+    r.sum[1] += ptx::low_f16(o.part0[n - 1]) + ptx::low_f16(o.part1[n - 1]);
+  } else if constexpr (C::kFlushes) {
+    r.sum[0] += o.part0[n - 4];
+    r.sum[1] += o.part0[n - 2];
+    OCTAVO_UNROLL for (int i = n - 4; i < n; ++i) o.part0[i] *= zero;
+  }
+}
+
+/// The thread's f32 sums in shared memory: 16 bytes of each thread side by side, so no bank conflicts.
+template <class C>
+OCTAVO_DEVICE std::uint32_t sum_address(const Shared<C>& shared, int i) {
+  return shared.sums() + ptx::thread_index() * 16 + i / 4 * (C::kConsumers * 128 * 16);
+}
+OCTAVO_DEVICE float4 load_shared(std::uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+OCTAVO_DEVICE void store_shared(std::uint32_t at, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+template <class C>
+OCTAVO_DEVICE void clear_sums(Output<C>& o, const Shared<C>& shared) {
+  if constexpr (C::kSumsInShared) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; i += 4)
+        store_shared(sum_address(shared, i), make_float4(0, 0, 0, 0));
+  } else if constexpr (C::kSumsInRegisters) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] = 0.0F;
+  }
+}
+
+/// Element i of the accumulators as f32: of every four, two columns of the upper row, two of the lower.
+template <class C>
+OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
+  if constexpr (C::kHalfOutput) {
+    const int at = i / 4 * 2 + i / 2 % 2;
+    return i % 2 == 0 ? ptx::low_f16(o.part0[at]) + ptx::low_f16(o.part1[at])
+                      : ptx::high_f16(o.part0[at]) + ptx::high_f16(o.part1[at]);
+  } else {
+    return o.part0[i];
+  }
+}
+
+/// sums = (sums + accumulators) * factor, either part left out when not asked for.
+template <class C, bool kAdd, bool kScale>
+OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const float (&factor)[2]) {
+  if constexpr (C::kSumsInShared) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; i += 4) {
+      const std::uint32_t at = sum_address(shared, i);
+      float4 f = load_shared(at);
+      if (kAdd)
+        f = make_float4(f.x + o.part0[i], f.y + o.part0[i + 1], f.z + o.part0[i + 2], f.w + o.part0[i + 3]);
+      if (kScale) f = make_float4(f.x * factor[0], f.y * factor[0], f.z * factor[1], f.w * factor[1]);
+      store_shared(at, f);
+    }
+  } else if constexpr (C::kSumsInRegisters) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) {
+      if (kAdd) o.sum[i] += accumulated(o, i);
+      if (kScale) o.sum[i] *= factor[i / 2 % 2];
+    }
+  }
+}
+
+template <class C>
+OCTAVO_DEVICE void scale_accumulators(Output<C>& o, const float (&factor)[2]) {
+  if constexpr (!C::kHalfOutput) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part0[i] *= factor[i / 2 % 2];
+  }
+}
+
+/// Everything that follows a finished product: `since` tiles are in the accumulators. Returns how many are
+/// left there.
+template <class C>
+OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
+                       const Moved& moved, int since) {
+  if constexpr (C::kFlushes) {
+    const bool due = C::kHalfOutput || since >= a.flush_tiles;
+    // A branch on purpose: unconditional, it draws C7511. With a normaliser of unrounded weights the columns
+    // are not used.
+    if ((due || (since & 1) == 0) && (C::kDirect || a.quantized_normaliser)) take_sums(o, r, a.zero);
+    if (due) {
+      if (__builtin_expect(moved.any, 0)) {
+        flush<C, true, true>(o, shared, moved.factor);
+      } else {
+        flush<C, true, false>(o, shared, moved.factor);
+      }
+      since = 0;
+    } else if (__builtin_expect(moved.any, 0)) {
+      flush<C, false, true>(o, shared, moved.factor);
+      scale_accumulators(o, moved.factor);
+    }
+  } else if (__builtin_expect(moved.any, 0)) {
+    scale_accumulators(o, moved.factor);
+  }
+  return since;
+}
+
+OCTAVO_DEVICE void store_pair(const StridedTensor& out, std::int64_t at, bool both, bool vector, float x,
+                              float y) {
+  if (out.dtype == DType::f32) {
+    auto* p = static_cast<float*>(out.data) + at;
+    if (vector && both) {
+      *reinterpret_cast<float2*>(p) = make_float2(x, y);
+    } else {
+      p[0] = x;
+      if (both) p[out.last] = y;
+    }
+    return;
+  }
+  auto* p = static_cast<std::uint16_t*>(out.data) + at;
+  const std::uint32_t packed = out.dtype == DType::f16 ? ptx::pack_f16(x, y) : ptx::pack_bf16(x, y);
+  if (vector && both) {
+    *reinterpret_cast<std::uint32_t*>(p) = packed;
+  } else {
+    p[0] = static_cast<std::uint16_t>(packed);
+    if (both) p[out.last] = static_cast<std::uint16_t>(packed >> 16);
+  }
+}
+
+/// True where two neighbouring channels of every row can be written in one store.
+OCTAVO_DEVICE bool pairs(const StridedTensor& t) {
+  const std::uintptr_t bytes = t.dtype == DType::f32 ? 8 : 4;
+  return t.last == 1 && ((t.batch | t.head | t.token) & 1) == 0 &&
+         reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0;
+}
+
+/// O = sums * delta_V / l + mean, LSE = ln 2 * (reference + log2 l) + what smoothing took. Rows without a
+/// key: 0, -infinity.
+template <class C>
+OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
+                              const Item& item, const SequenceRow& s, int row0, int rows) {
+  constexpr float kLn2 = 0x1.62e43p-1F;
+  const int lane = ptx::thread_index() & 31;
+  const int t = lane & 3;
+  const float* v_scale = a.v_scale;
+  const float* v_mean = a.v_mean;
+  if constexpr (!C::kWideValues) {
+    const std::int64_t channel =
+        ((a.first_head + item.head) * a.sequences.count + item.sequence) * C::kDim + 2 * t;
+    v_scale += channel;
+    v_mean += channel;
+  }
+  const bool partial = a.partial_out != nullptr;
+  StridedTensor out = a.out;
+  if (partial) out = {a.partial_out, DType::f32, 0, 0, 0, 1};
+  const bool vector = partial ? a.head_dim % 2 == 0 : pairs(out);
+  float inverse[2];
+  std::int64_t at[2];
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    const float l = row_sum(r.sum[i]);
+    inverse[i] = l == 0.0F ? 0.0F : 1.0F / l;
+    const int row = row0 + 8 * i;
+    at[i] = -1;
+    if (row >= rows) continue;
+    const int token = row / a.group;
+    const int q_head = item.head * a.group + (row - token * a.group);
+    const std::int64_t padded = s.q_row + row;
+    const float lse = l == 0.0F ? -INFINITY
+                                : fmaf(kLn2, r.reference[i] - a.p_log2 + __log2f(l),
+                                       a.lse_shift[item.head * a.q_rows + padded]);
+    if (partial) {
+      const std::int64_t line =
+          (static_cast<std::int64_t>(item.head) * a.splits + item.split) * a.q_rows + padded;
+      at[i] = line * a.head_dim;
+      if (t == 0) a.partial_lse[line] = lse;
+    } else {
+      at[i] = s.batch * out.batch + q_head * out.head + (s.q_begin + token) * out.token;
+      if (t == 0 && a.lse.data != nullptr)
+        static_cast<float*>(
+            a.lse.data)[s.batch * a.lse.batch + q_head * a.lse.head + (s.q_begin + token) * a.lse.token] =
+            lse;
+    }
+  }
+  OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
+    const int channel = 8 * c + 2 * t;
+    float2 scale = make_float2(1.0F, 1.0F);
+    float2 mean = make_float2(0.0F, 0.0F);
+    if constexpr (!C::kWideValues) {
+      scale = __ldg(reinterpret_cast<const float2*>(v_scale + 8 * c));
+      mean = __ldg(reinterpret_cast<const float2*>(v_mean + 8 * c));
+    }
+    float4 x;
+    if constexpr (C::kSumsInShared) {
+      x = load_shared(sum_address(shared, 4 * c));
+    } else if constexpr (C::kSumsInRegisters) {
+      x = make_float4(o.sum[4 * c], o.sum[4 * c + 1], o.sum[4 * c + 2], o.sum[4 * c + 3]);
+    } else {
+      x = make_float4(o.part0[4 * c], o.part0[4 * c + 1], o.part0[4 * c + 2], o.part0[4 * c + 3]);
+    }
+    if (channel >= a.head_dim) continue;
+    const bool both = channel + 1 < a.head_dim;
+    // A row without keys has no mean to give back.
+    if (at[0] >= 0)
+      store_pair(out, at[0] + channel * out.last, both, vector,
+                 inverse[0] == 0.0F ? 0.0F : fmaf(x.x * inverse[0], scale.x, mean.x),
+                 inverse[0] == 0.0F ? 0.0F : fmaf(x.y * inverse[0], scale.y, mean.y));
+    if (at[1] >= 0)
+      store_pair(out, at[1] + channel * out.last, both, vector,
+                 inverse[1] == 0.0F ? 0.0F : fmaf(x.z * inverse[1], scale.x, mean.x),
+                 inverse[1] == 0.0F ? 0.0F : fmaf(x.w * inverse[1], scale.y, mean.y));
+  }
+}
+
+}  // namespace octavo::cuda::sm90
