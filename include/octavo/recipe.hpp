@@ -75,7 +75,7 @@ struct Recipe {
   float slack = 0.0F;      ///< log2 of how far a lazily updated maximum may be exceeded
 
   PvAccumulator pv_accumulator = PvAccumulator::f32_buffered;
-  int pv_buffer = 64;  ///< keys (f32_buffered) or k = 32 products (f16_buffered)
+  int pv_buffer = 128;  ///< keys (f32_buffered) or k = 32 products (f16_buffered)
   Exp2 exp2 = Exp2::exact;
   int mixed_direct = 4;  ///< n and m of mixed(n/m)
   int mixed_period = 8;

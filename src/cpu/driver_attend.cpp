@@ -195,7 +195,6 @@ Status accepts(const TierOps& tier, Family family, const Problem& p, const Recip
     return unsupported(family == Family::cpu8 ? "runs p_format u8 with v_format int8"
                                               : "runs p_format e4m3, f16 and bf16");
   }
-  if (r.slack != 0.0F) return unsupported("runs slack 0");
   if (r.key_tile != 0 && (r.key_tile % kKeyBlock != 0 || r.key_tile > 512))
     return unsupported("runs key_tile 64 to 512 in steps of 64");
   if (family == Family::cpu8) return {};
@@ -209,6 +208,7 @@ Status accepts(const TierOps& tier, Family family, const Problem& p, const Recip
 
 Recipe effective(Family family, const Problem& p, Recipe r) {
   if (r.key_tile == 0) r.key_tile = family == Family::cpu8 ? kCpu8KeyTile : kFloatKeyTile;
+  r.slack = 0.0F;  // leave to lag, which saves nothing here
   // numerics.md leaves the 16-bit format of these presets to the processor; bf16 is what CPUs multiply. It is
   // recorded here.
   if (r.name == "sage-8+16" && r.p_format == Format::f16 && r.v_format == Format::f16)

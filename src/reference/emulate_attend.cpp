@@ -74,9 +74,7 @@ class RowWalk {
     if (!seen) return;  // a wholly hidden tile contributes 0
     if (x_.recipe.exp2 == Exp2::table) tile_max = on_table_grid(tile_max);
 
-    // The maximum may lag behind by up to `slack` octaves; with slack 0 it never does.
-    const bool lags = tile_max > max_ && tile_max <= max_ + x_.recipe.slack;
-    const float new_max = lags ? max_ : std::max(max_, tile_max);
+    const float new_max = next_maximum(tile, tile_max);
     const float reference = x_.recipe.p_reference == PReference::tile_max ? tile_max : new_max;
     const float shrink = seen_ ? numerics::exp2_exact(max_ - new_max) : 0.0F;
     const float fold = reference == new_max ? 1.0F : numerics::exp2_exact(reference - new_max);
@@ -88,6 +86,28 @@ class RowWalk {
     sum_ = sum_ * static_cast<Sum>(shrink) + part * static_cast<Sum>(fold);
     for (Sum& a : acc_) a *= static_cast<Sum>(shrink);
     accumulate(tile, fold);
+  }
+
+  /// With slack the maximum lags behind by up to that many octaves, then moves to the next whole one above the
+  /// tile's, so that every rescaling is by a power of two. Without, it is the running maximum.
+  [[nodiscard]] float next_maximum(const Tile& tile, float tile_max) const {
+    if (x_.recipe.slack == 0.0F) return std::max(max_, tile_max);
+    return exceeds_slack(tile, tile_max) ? std::max(max_, std::ceil(tile_max)) : max_;
+  }
+
+  [[nodiscard]] bool exceeds_slack(const Tile& tile, float tile_max) const {
+    if (tile_max <= max_) return false;
+    if (max_ == kHiddenLogit) return true;
+    if (x_.recipe.exp2 != Exp2::direct || !scores_.is_scaled_f16()) return tile_max - max_ > x_.recipe.slack;
+    // In f16 the weight's code is what is compared, as it will be rounded.
+    std::int64_t at = 0;
+    while (scores_.s2(at) != tile_max) ++at;
+    const float offset = log2_p_range_ - max_;
+    const std::uint16_t code = numerics::fma_f16(
+        numerics::f32_to_f16(scores_.dot(at)), numerics::f32_to_f16(8.0F * scores_.logit_per_dot(tile.begin + at)),
+        numerics::f32_to_f16(8.0F * offset + numerics::kDirectBias));
+    const float limit = 8.0F * (log2_p_range_ + x_.recipe.slack) + numerics::kDirectBias;
+    return numerics::f16_to_f32(code) > numerics::round_to_f16(limit);
   }
 
   // ---- weights: 2^(s2 - reference) on P's grid, in units of 1 / P_r; both return the tile's part of the
