@@ -109,6 +109,7 @@ Status copy_to_host(void* host, const void* source, std::size_t bytes, const Dev
     return cuda::download(host, source, bytes, stream_of(stream), what);
   }
 #endif
+  if (Status s = check_device(device); !s.ok()) return s;
   std::memcpy(host, source, bytes);
   return {};
 }

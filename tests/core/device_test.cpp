@@ -93,6 +93,9 @@ TEST(Device, PlanRefusesADeviceThatIsNotThere) {
   EXPECT_NE(s.message().find("cuda:99"), std::string::npos) << s.message();
 #if !defined(OCTAVO_HAS_CUDA)
   expect_refusal(s, StatusCode::unsupported, {"built without CUDA"});
+  Call lengths(kGpu);
+  lengths.options.kv_lengths = lengths.on(kGpu, DType::i32, {2});
+  expect_refusal(lengths.problem().status(), StatusCode::unsupported, {"built without CUDA"});
 #endif
 }
 
