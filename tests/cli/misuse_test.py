@@ -78,7 +78,7 @@ class Misuse(CommandTest):
 
     def test_not_supported_here(self):
         table = [
-            (["--device", "cuda:0"], ["--device", "without CUDA"]),
+            (["--device", "cuda:0"], ["--device", "'cuda:0'", "CUDA"]),
             (["--recipe", "half", "--kernel", "reference.exact"], "reference.exact"),
         ]
         for arguments, words in table:
@@ -99,6 +99,11 @@ class Misuse(CommandTest):
             (USAGE, ["bench", "--repeat", "0"], "--repeat"),
             (USAGE, ["bench", "--causal", "x"], "--causal"),
             (USAGE, ["bench", "--threads", "-1"], "--threads"),
+            (USAGE, ["bench", "--device", "auto"], ["--device", "cuda:N"]),
+            (USAGE, ["bench", "--device", "cuda:"], ["--device", "'cuda:'"]),
+            (UNSUPPORTED, ["bench", "--device", "cuda:3"], ["--device", "'cuda:3'", "CUDA"]),
+            (USAGE, ["demo", "--device", "gpu"], ["--device", "'gpu'"]),
+            (UNSUPPORTED, ["demo", "--device", "cuda:0"], ["--device", "'cuda:0'", "CUDA"]),
             (FILE, ["bench", "--json", "/nonexistent/x.json"], "/nonexistent/x.json"),
             (USAGE, ["demo", "--tokens", "0"], "--tokens"),
             (USAGE, ["demo", "--tokens", "99999999"], ["--tokens", "2048"]),

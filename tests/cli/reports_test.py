@@ -35,6 +35,7 @@ LSE = {"max_abs": NUMBER, "mean_abs": NUMBER, "rows": NUMBER, "one_sided": NUMBE
 TENSOR = {"dtype": TEXT, "shape": [NUMBER]}
 PER_HEAD = [{"name": TEXT} | MEASURES]
 ATTEND = HEAD | {
+    "device": TEXT,
     "threads": NUMBER,
     "input": {
         "file": TEXT,
@@ -60,6 +61,7 @@ ATTEND = HEAD | {
         "quantize": NUMBER,
         "attend": NUMBER,
         "together": NUMBER,
+        "end_to_end": Optional(NUMBER),
         "runs": NUMBER,
     },
     "scores": NUMBER,
@@ -92,7 +94,15 @@ COMPARE = HEAD | {
     "heads": PER_HEAD,
 }
 INFO = HEAD | {
-    "gpus": [TEXT],
+    "gpus": [
+        {
+            "index": NUMBER,
+            "name": TEXT,
+            "compute_capability": TEXT,
+            "sm_count": NUMBER,
+            "memory_bytes": NUMBER,
+        }
+    ],
     "cuda": TEXT,
     "kernels": [
         {"name": TEXT, "backend": TEXT, "tier": TEXT, "file": TEXT, "summary": TEXT, "available": FLAG}
@@ -102,6 +112,7 @@ FIELD = {"name": TEXT, "value": TEXT, "values": TEXT, "help": TEXT}
 RECIPE = {"name": TEXT, "summary": TEXT, "source": TEXT, "budget": TEXT, "fields": [FIELD]}
 SPREAD = {"min": NUMBER, "median": NUMBER}
 BENCH = HEAD | {
+    "device": TEXT,
     "threads": NUMBER,
     "causal": TEXT,
     "data": TEXT,
@@ -125,6 +136,7 @@ BENCH = HEAD | {
 CELL = MEASURES | {"worst_head": NUMBER, "worst_head_relative_l1": NUMBER, "seconds": Optional(NUMBER)}
 DEMO = HEAD | {
     "threads": NUMBER,
+    "gpu": Optional(dict),
     "directory": TEXT,
     "model": TEXT,
     "tokens": NUMBER,

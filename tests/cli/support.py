@@ -15,9 +15,13 @@ DATA = pathlib.Path(os.environ.get("OCTAVO_TEST_DATA", pathlib.Path(__file__).re
 CODES = {"F32": "f", "I32": "i", "I64": "q", "U8": "B", "BOOL": "B", "F64": "d", "F16": "e"}
 
 
+# Reports and tables are the CPU's on every machine; tests of a GPU put the variable back.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
 def octavo(*arguments, environment=None, cwd=None, stdout=subprocess.PIPE):
     """Runs the command; standard error is no terminal. Variables that change what it does are taken out."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("OCTAVO_")} | (environment or {})
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OCTAVO_")} | NO_GPU | (environment or {})
     return subprocess.run(
         [COMMAND, *map(str, arguments)],
         env=env,

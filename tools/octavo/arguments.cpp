@@ -99,22 +99,6 @@ Window parse_window(const std::string& text) {
   return {*left, *right};
 }
 
-Device parse_device(const std::string& text) {
-  if (text == "auto" || text == "cpu") return {};
-  const std::string cuda = "cuda:";
-  if (text.starts_with(cuda)) {
-    const std::optional<int> index = number<int>(std::string_view(text).substr(cuda.size()));
-    if (index && *index >= 0) {
-      throw Failure(
-          kExitUnsupported,
-          fmt::format(
-              "--device = '{}' is not supported: this octavo was built without CUDA; use --device cpu",
-              text));
-    }
-  }
-  refuse("--device", text, "auto, cpu or cuda:N");
-}
-
 Causal parse_causal(const std::string& option, const std::string& text) {
   const std::string word = with_underscores(text);
   if (word == "none") return Causal::none;

@@ -22,8 +22,6 @@ std::vector<std::string> parse_names(const std::string& option, const std::strin
 int parse_threads(const std::string& text);
 float parse_scale(const std::string& text);
 Window parse_window(const std::string& text);
-/// "auto", "cpu" or "cuda:N"; exit code 3 for a GPU that this build cannot use.
-Device parse_device(const std::string& text);
 /// Words may be written with '-' or '_'. `option` may also be "metadata causal of FILE".
 Causal parse_causal(const std::string& option, const std::string& text);
 Layout parse_layout(const std::string& option, const std::string& text);

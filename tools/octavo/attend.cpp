@@ -11,7 +11,6 @@
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "failure.hpp"
-#include "machine.hpp"
 #include "progress.hpp"
 
 namespace octavo::tool {
@@ -45,7 +44,6 @@ InputChoices choices_of(const AttendOptions& o) {
   if (!o.scale.empty()) choices.options.scale = parse_scale(o.scale);
   if (!o.window.empty()) choices.options.window = parse_window(o.window);
   choices.options.threads = parse_threads(o.threads);
-  parse_device(o.device);  // everything but the processor is refused there
   return choices;
 }
 
@@ -79,6 +77,7 @@ std::map<std::string, std::string> metadata_of(const Plan& plan) {
 
 void run(const AttendOptions& o, const std::string& command_line) {
   const InputChoices choices = choices_of(o);
+  const DeviceChoice device = parse_device(o.device);
   const Recipe wanted = parse_recipe(o.recipe, o.settings);
   std::optional<DType> dtype;
   if (!o.out_dtype.empty()) dtype = parse_out_dtype(o.out_dtype);
@@ -92,22 +91,23 @@ void run(const AttendOptions& o, const std::string& command_line) {
                                               ? "f32"
                                               : fmt::format("{} or f32", to_string(problem.dtype))));
   }
-  const Plan made = require(plan(problem, wanted, {.kernel = o.kernel}));
   check_paths(o);
+  const Placed placed =
+      place(device, problem, inputs.q, inputs.k, inputs.v, out_dtype, true, wanted, o.kernel);
 
   const OwnedTensor out = output_for(problem, out_dtype);
   const OwnedTensor lse = lse_for(problem);
-  AttendResult result{inputs, made, o.recipe, o.out, out_dtype, {}, count_scores(problem), {}, {}, {}};
+  AttendResult result{inputs, placed, o.recipe, o.out, out_dtype, {}, count_scores(problem), {}, {}, {}};
   {
     const Progress progress("quantize and attend");
-    const Clock clock;
-    result.runs =
-        run_plan(made, inputs.q, inputs.k, inputs.v, out.view(), lse.view(), kMostRuns, kSecondsOfRuns);
-    result.clock_hz = clock.finish();
+    TimedRuns timed =
+        run_placed(placed, inputs.q, inputs.k, inputs.v, out.view(), lse.view(), kMostRuns, kSecondsOfRuns);
+    result.runs = std::move(timed.runs);
+    result.clock_hz = timed.clock_hz;
   }
   if (!o.out.empty()) {  // before the comparison, which may take longer than the run itself
     const std::array<io::NamedTensor, 2> tensors{{{"o", out.view()}, {"lse", lse.view()}}};
-    require(io::write_safetensors(o.out, tensors, metadata_of(made)), "--out ");
+    require(io::write_safetensors(o.out, tensors, metadata_of(placed.plan)), "--out ");
   }
   if (!o.no_compare) {
     result.rows = rows_that_are_affordable(problem);
@@ -122,7 +122,8 @@ void run(const AttendOptions& o, const std::string& command_line) {
 
 std::optional<double> AttendResult::cycles_per_score(double seconds) const {
   if (!clock_hz || !(scores > 0.0)) return std::nullopt;
-  return seconds * *clock_hz * threads_of(plan.problem()) / scores;
+  const int workers = placed.gpu != nullptr ? placed.gpu->gpu().sm_count : threads_of(plan().problem());
+  return seconds * *clock_hz * workers / scores;
 }
 
 void add_attend(CLI::App& app, Context& context) {
@@ -147,7 +148,10 @@ void add_attend(CLI::App& app, Context& context) {
   sub->add_option("--layout", o->layout, "hnd, nhd, or thd (packed); default: the file's, else by rank")
       ->type_name("WORD");
   sub->add_option("--window", o->window, "keys seen on the left and right, -1 = no limit")->type_name("L,R");
-  sub->add_option("--device", o->device, "auto, cpu or cuda:N (default auto)")->type_name("NAME");
+  sub->add_option(
+         "--device", o->device,
+         "auto, cpu or cuda:N; auto (default) is cuda:0 where a kernel\nthere runs the call, else cpu")
+      ->type_name("NAME");
   sub->add_option("--kernel", o->kernel, "run this kernel, see `octavo info`")->type_name("NAME");
   sub->add_option("--threads", o->threads, "CPU threads, 0 = all (default)")->type_name("N");
   sub->add_flag("--no-compare", o->no_compare, "leave out the comparison with the exact result");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "accuracy.hpp"
+#include "gpu.hpp"
 #include "inputs.hpp"
 #include "output.hpp"
 #include "running.hpp"
@@ -14,7 +15,7 @@ namespace octavo::tool {
 
 struct AttendResult {
   const Inputs& inputs;
-  const Plan& plan;
+  const Placed& placed;
   std::string asked_for;  ///< recipe name as given
   std::string out_path;   ///< empty: not written
   DType out_dtype = DType::f32;
@@ -24,7 +25,8 @@ struct AttendResult {
   std::optional<Accuracy> accuracy;  ///< none with --no-compare
   RowChoice rows;
 
-  /// Cycles a thread spent for each score, by the whole run's time.
+  [[nodiscard]] const Plan& plan() const { return placed.plan; }
+  /// Cycles a thread (on a GPU: an SM) spent for each score, by the whole run's time.
   [[nodiscard]] std::optional<double> cycles_per_score(double seconds) const;
 };
 

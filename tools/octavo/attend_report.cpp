@@ -34,13 +34,24 @@ std::string input_text(const Inputs& in) {
 
 std::string recipe_text(const AttendResult& r) {
   std::string values;
-  for (const RecipeField& field : fields(r.plan.recipe()))
+  for (const RecipeField& field : fields(r.plan().recipe()))
     values += (values.empty() ? "" : " ") + field.name + "=" + field.value;
   return labelled("recipe",
-                  r.plan.recipe().name +
-                      (r.asked_for == r.plan.recipe().name ? "" : " (asked for: " + r.asked_for + ")")) +
-         labelled("effective", values) + labelled("kernel", r.plan.kernel_name()) +
-         labelled("because", r.plan.reason());
+                  r.plan().recipe().name +
+                      (r.asked_for == r.plan().recipe().name ? "" : " (asked for: " + r.asked_for + ")")) +
+         labelled("effective", values) + labelled("kernel", r.plan().kernel_name()) +
+         labelled("because", r.placed.reason());
+}
+
+std::string gpu_speed(const AttendResult& r, double seconds) {
+  const double flops = flops_of(r.scores, r.plan().problem().head_dim);
+  if (!(r.scores > 0.0)) return "left out: there are no scores";
+  std::string text = fmt::format("{:.4g} TFLOPS to attend", flops / seconds * 1e-12);
+  if (r.clock_hz) {
+    text += fmt::format(", {:.0f} FLOP a clock and SM ({:.2f} GHz right after it)",
+                        flops / seconds / *r.clock_hz / r.placed.gpu->gpu().sm_count, *r.clock_hz * 1e-9);
+  }
+  return text;
 }
 
 std::string time_text(const AttendResult& r) {
@@ -50,7 +61,14 @@ std::string time_text(const AttendResult& r) {
                           format_seconds(best.quantize_kv), format_seconds(best.quantize_q),
                           format_seconds(best.attend), format_seconds(best.together()),
                           r.runs.size() == 1 ? "one run" : fmt::format("best of {} runs", r.runs.size())));
+  if (best.end_to_end) {
+    double least = *best.end_to_end;
+    for (const StepTimes& run : r.runs) least = std::min(least, run.end_to_end.value_or(least));
+    text += labelled("end to end",
+                     format_seconds(least) + " as one captured graph, on tensors that are on the GPU");
+  }
   const std::optional<double> cycles = r.cycles_per_score(best.attend);
+  if (r.placed.gpu != nullptr) return text + labelled("speed", gpu_speed(r, best.attend));
   const std::optional<double> all = r.cycles_per_score(best.together());
   if (cycles && all) {
     text += labelled("speed", fmt::format("{:.2f} cycles a score and thread to attend, {:.2f} with "
@@ -61,7 +79,7 @@ std::string time_text(const AttendResult& r) {
                                   std::string(r.scores > 0.0 ? "the clock changed during the run"
                                                              : "there are no scores"));
   }
-  if (is_reference(r.plan.kernel_name())) {
+  if (is_reference(r.plan().kernel_name())) {
     text += labelled("", "This kernel is a reference: it shows the recipe's error, not its speed.");
   }
   return text;
@@ -78,7 +96,7 @@ std::string error_text(const AttendResult& r) {
         r.accuracy->output.heads[static_cast<std::size_t>(r.accuracy->output.worst_head)];
     text +=
         labelled("worst head", fmt::format("{}: relative L1 {}%, cossim {}",
-                                           head_name(r.plan.problem(), r.accuracy->output.worst_head),
+                                           head_name(r.plan().problem(), r.accuracy->output.worst_head),
                                            format_percent(worst.relative_l1), format_cossim(worst.cossim)));
   }
   const LseError& lse = r.accuracy->lse;
@@ -104,8 +122,9 @@ std::string attend_text(const AttendResult& r) {
   const Processor p = processor();
   std::string text = fmt::format("octavo {} attend\n", version());
   text += input_text(r.inputs) + recipe_text(r);
-  text += labelled("processor", fmt::format("{}; {} thread{}", p.model, threads_of(r.plan.problem()),
-                                            threads_of(r.plan.problem()) == 1 ? "" : "s"));
+  if (r.placed.gpu != nullptr) text += labelled("GPU", describe(r.placed.gpu->gpu()));
+  text += labelled("processor", fmt::format("{}; {} thread{}", p.model, threads_of(r.plan().problem()),
+                                            threads_of(r.plan().problem()) == 1 ? "" : "s"));
   text += time_text(r) + error_text(r);
   text +=
       labelled("output", r.out_path.empty() ? "not written (-o FILE writes it)"
@@ -115,9 +134,10 @@ std::string attend_text(const AttendResult& r) {
 }
 
 Json attend_json(const AttendResult& r, const std::string& command_line) {
-  const Problem& p = r.plan.problem();
+  const Problem& p = r.plan().problem();
   const StepTimes best = best_of(r.runs);
   Json json = report_head("attend", command_line);
+  json["device"] = r.placed.gpu != nullptr ? to_json(r.placed.gpu->gpu()) : Json("cpu");
   json["threads"] = threads_of(p);
   json["input"] = {{"file", r.inputs.path},
                    {"q", tensor_json(r.inputs.q)},
@@ -132,12 +152,16 @@ Json attend_json(const AttendResult& r, const std::string& command_line) {
                    {"scale", p.scale},
                    {"window", {p.options.window.left, p.options.window.right}}};
   json["asked_for"] = r.asked_for;
-  json["recipe"] = to_json(r.plan.recipe());
-  json["kernel"] = r.plan.kernel_name();
-  json["reason"] = r.plan.reason();
-  json["seconds"] = {{"quantize_kv", best.quantize_kv}, {"quantize_q", best.quantize_q},
-                     {"quantize", best.quantize()},     {"attend", best.attend},
-                     {"together", best.together()},     {"runs", r.runs.size()}};
+  json["recipe"] = to_json(r.plan().recipe());
+  json["kernel"] = r.plan().kernel_name();
+  json["reason"] = r.placed.reason();
+  json["seconds"] = {{"quantize_kv", best.quantize_kv},
+                     {"quantize_q", best.quantize_q},
+                     {"quantize", best.quantize()},
+                     {"attend", best.attend},
+                     {"together", best.together()},
+                     {"end_to_end", optional_json(best.end_to_end)},
+                     {"runs", r.runs.size()}};
   json["scores"] = r.scores;
   json["clock_hz"] = optional_json(r.clock_hz);
   json["cycles_per_score"] = {{"attend", optional_json(r.cycles_per_score(best.attend))},

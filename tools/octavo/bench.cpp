@@ -7,7 +7,9 @@
 
 #include "arguments.hpp"
 #include "commands.hpp"
+#include "core/rows.hpp"
 #include "failure.hpp"
+#include "gpu.hpp"
 #include "machine.hpp"
 #include "octavo/attention.hpp"
 #include "output.hpp"
@@ -29,6 +31,7 @@ struct BenchOptions {
   std::string tokens = "1024,4096";
   std::string head_dims = "64,128";
   std::string causal = "none";
+  std::string device = "cpu";
   std::string threads = "1";
   std::string repeat = "5";
   std::string json;
@@ -67,15 +70,16 @@ struct Measured {
 constexpr auto kQuantize = [](const StepTimes& t) { return t.quantize(); };
 constexpr auto kAttend = [](const StepTimes& t) { return t.attend; };
 constexpr auto kTogether = [](const StepTimes& t) { return t.together(); };
+constexpr auto kEndToEnd = [](const StepTimes& t) { return t.end_to_end.value_or(t.together()); };
 
-/// f32 [1, H, L, D] from N(0, 1), the same in every run.
-OwnedTensor random_tensor(const Shape& s, std::uint32_t seed) {
+/// [1, H, L, D] from N(0, 1), the same in every run.
+OwnedTensor random_tensor(const Shape& s, DType dtype, std::uint32_t seed) {
   const std::int64_t dims[] = {1, s.heads, s.tokens, s.head_dim};
-  OwnedTensor tensor(DType::f32, dims);
+  OwnedTensor tensor(dtype, dims);
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal;
-  auto* values = static_cast<float*>(tensor.view().data);
-  for (std::int64_t i = 0; i < s.heads * s.tokens * s.head_dim; ++i) values[i] = normal(generator);
+  for (std::int64_t i = 0; i < s.heads * s.tokens * s.head_dim; ++i)
+    write_element(tensor.view().data, dtype, i, normal(generator));
   return tensor;
 }
 
@@ -84,6 +88,7 @@ class Bench {
   Bench(const BenchOptions& o, int threads)
       : kernel_(o.kernel),
         causal_(parse_causal("--causal", o.causal)),
+        device_(device_of(o)),
         threads_(threads),
         repeat_(static_cast<int>(parse_integer("--repeat", o.repeat, 1, 10000))),
         named_(!o.recipes.empty()) {
@@ -105,22 +110,31 @@ class Bench {
   }
 
   void measure(const Shape& shape, Progress& progress) {
-    const OwnedTensor q = random_tensor(shape, 1);
-    const OwnedTensor k = random_tensor(shape, 2);
-    const OwnedTensor v = random_tensor(shape, 3);
+    const OwnedTensor q = random_tensor(shape, dtype(), 1);
+    const OwnedTensor k = random_tensor(shape, dtype(), 2);
+    const OwnedTensor v = random_tensor(shape, dtype(), 3);
     AttentionOptions options;
     options.causal = causal_;
     options.threads = threads_;
     const Problem problem = require(make_problem(q.view(), k.view(), v.view(), options));
-    const OwnedTensor out = output_for(problem, DType::f32);
+    const OwnedTensor out = output_for(problem, dtype());
     const double scores = count_scores(problem);
+    std::unique_ptr<GpuCall> gpu;
+    if (on_gpu())
+      gpu = std::make_unique<GpuCall>(device_, problem, q.view(), k.view(), v.view(), dtype(), false);
     for (const Recipe& wanted : recipes_) {
-      for (const Plan& made : plans(problem, wanted)) {
+      for (const Plan& made : plans(gpu != nullptr ? gpu->problem() : problem, wanted)) {
         progress.say(fmt::format("{} {} tokens {}", wanted.name, made.kernel_name(), shape.tokens));
         Measured m{wanted.name, made.kernel_name(), shape, scores, {}, {}};
-        const Clock clock;
-        m.runs = run_plan(made, q.view(), k.view(), v.view(), out.view(), {}, repeat_, kSecondsOfRuns);
-        m.clock_hz = clock.finish();
+        if (gpu != nullptr) {
+          TimedRuns timed = gpu->run(made, repeat_, kSecondsOfRuns);
+          m.runs = std::move(timed.runs);
+          m.clock_hz = timed.clock_hz;
+        } else {
+          const Clock clock;
+          m.runs = run_plan(made, q.view(), k.view(), v.view(), out.view(), {}, repeat_, kSecondsOfRuns);
+          m.clock_hz = clock.finish();
+        }
         results_.push_back(std::move(m));
       }
       progress.advance(1.0);
@@ -130,9 +144,23 @@ class Bench {
   [[nodiscard]] std::size_t recipe_count() const { return recipes_.size(); }
   [[nodiscard]] const std::vector<Measured>& results() const { return results_; }
   [[nodiscard]] Causal causal() const { return causal_; }
+  [[nodiscard]] bool on_gpu() const { return device_.kind == Device::Kind::cuda; }
+  [[nodiscard]] const Gpu& gpu() const { return gpus()[static_cast<std::size_t>(device_.index)]; }
+  /// What callers bring: f32 to a CPU, 16 bits to a GPU.
+  [[nodiscard]] DType dtype() const { return on_gpu() ? DType::f16 : DType::f32; }
+  [[nodiscard]] std::string data_text() const {
+    return fmt::format("N(0, 1), {}, batch 1", to_string(dtype()));
+  }
   [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:
+  static Device device_of(const BenchOptions& o) {
+    const DeviceChoice choice = parse_device(o.device);
+    if (choice.automatic)
+      throw Failure(kExitUsage, "--device = 'auto' is not possible; bench takes cpu or cuda:N");
+    return choice.device;
+  }
+
   /// Every kernel that runs a recipe here. Only when named: the references, whose time says nothing about a
   /// recipe, and scalar kernels beside faster tiers, which would take most of the time
   /// (OCTAVO_CPU_TIER=scalar leaves just them).
@@ -140,6 +168,7 @@ class Bench {
     std::vector<Plan> list;
     Status refusal;
     for (const KernelInfo& kernel : kernels()) {
+      if ((kernel.backend == "cuda") != on_gpu() && kernel_.empty()) continue;
       const bool slow = is_reference(kernel.name) || (kernel.tier == "scalar" && tier_ != "scalar");
       if (kernel_.empty() ? slow || !kernel.available : kernel.name != kernel_) continue;
       Result<Plan> made = plan(problem, wanted, {.kernel = kernel.name});
@@ -168,6 +197,7 @@ class Bench {
   std::string kernel_;
   std::string tier_ = best_tier();
   Causal causal_;
+  Device device_;
   int threads_;
   int repeat_;
   bool named_;
@@ -188,11 +218,51 @@ std::optional<double> mac_per_cycle(const Measured& m, int threads) {
   return 2.0 * static_cast<double>(m.shape.head_dim) / *per_score;
 }
 
+std::optional<double> flop_per_clk_per_sm(const Measured& m, const Gpu& gpu) {
+  if (!m.clock_hz) return std::nullopt;
+  return flops_of(m.scores, m.shape.head_dim) / m.least(kAttend) / *m.clock_hz / gpu.sm_count;
+}
+
+double tflops(const Measured& m) { return flops_of(m.scores, m.shape.head_dim) / m.least(kAttend) * 1e-12; }
+
+std::string left_out_text(const Bench& bench) {
+  if (bench.left_out().empty()) return "";
+  std::string names;
+  for (const std::string& name : bench.left_out()) names += (names.empty() ? "" : ", ") + name;
+  return labelled("left out", names + ": no kernel here runs them but the references");
+}
+
+std::string gpu_text_of(const Bench& bench) {
+  std::string text = labelled("GPU", describe(bench.gpu()));
+  text += labelled("data", fmt::format("{}, causal {}; commit {}", bench.data_text(), to_text(bench.causal()),
+                                       commit())) +
+          "\n";
+  Table table({"recipe", "kernel", "H x N x D", "attend ms", "median", "end to end", "TFLOPS", "per clk, SM"},
+              "<<<>>>>>");
+  for (const Measured& m : bench.results()) {
+    const std::optional<double> per_clock = flop_per_clk_per_sm(m, bench.gpu());
+    table.add({m.recipe, m.kernel, fmt::format("{}x{}x{}", m.shape.heads, m.shape.tokens, m.shape.head_dim),
+               fmt::format("{:.4f}", 1e3 * m.least(kAttend)), fmt::format("{:.4f}", 1e3 * m.median(kAttend)),
+               fmt::format("{:.4f}", 1e3 * m.median(kEndToEnd)), fmt::format("{:.1f}", tflops(m)),
+               per_clock ? fmt::format("{:.0f}", *per_clock) : "-"});
+  }
+  text += table.text() + "\n";
+  text += labelled(
+      "ms",
+      "attend alone: the least and the median of the runs; end to end: the median of the three steps "
+      "as one captured graph");
+  text += labelled("TFLOPS",
+                   "of both products, attend alone, least time; per clk, SM: FLOP a clock and SM, by the SM "
+                   "clock right after the runs");
+  return text + left_out_text(bench);
+}
+
 std::string text_of(const Bench& bench, int threads) {
+  if (bench.on_gpu()) return gpu_text_of(bench);
   const Processor p = processor();
   std::string text =
       labelled("processor", fmt::format("{}; {} thread{}", p.model, threads, threads == 1 ? "" : "s"));
-  text += labelled("data", fmt::format("N(0, 1) f32, batch 1, causal {}; commit {}", to_text(bench.causal()),
+  text += labelled("data", fmt::format("{}, causal {}; commit {}", bench.data_text(), to_text(bench.causal()),
                                        commit())) +
           "\n";
   Table table({"recipe", "kernel", "H x N x D", "attend ms", "+quant", "median", "cycles", "+quant", "MAC"},
@@ -215,12 +285,7 @@ std::string text_of(const Bench& bench, int threads) {
   text += labelled("cycles",
                    "of a thread for a (query, key) pair, - when the clock changed; MAC: multiply-adds of "
                    "both products a cycle, attend alone");
-  if (!bench.left_out().empty()) {
-    std::string names;
-    for (const std::string& name : bench.left_out()) names += (names.empty() ? "" : ", ") + name;
-    text += labelled("left out", names + ": no kernel here runs them but the references");
-  }
-  return text;
+  return text + left_out_text(bench);
 }
 
 Json times_json(const Measured& m, double (*part)(const StepTimes&)) {
@@ -234,7 +299,8 @@ Json json_of(const Bench& bench, int threads, const std::string& command_line) {
   Json json = report_head("bench", command_line);
   json["threads"] = threads;
   json["causal"] = to_text(bench.causal());
-  json["data"] = "N(0, 1), f32, batch 1";
+  json["device"] = bench.on_gpu() ? to_json(bench.gpu()) : Json("cpu");
+  json["data"] = bench.data_text();
   json["left_out"] = bench.left_out();
   json["results"] = Json::array();
   for (const Measured& m : bench.results()) {
@@ -254,6 +320,13 @@ Json json_of(const Bench& bench, int threads, const std::string& command_line) {
                                 {{"attend", optional(cycles(m, m.least(kAttend), threads))},
                                  {"together", optional(cycles(m, m.least(kTogether), threads))}}},
                                {"mac_per_cycle", optional(mac_per_cycle(m, threads))}});
+    if (bench.on_gpu()) {
+      Json& entry = json["results"].back();
+      for (const char* of_threads : {"cycles_per_score", "mac_per_cycle"}) entry.erase(of_threads);
+      entry["seconds"]["end_to_end"] = times_json(m, kEndToEnd);
+      entry["tflops"] = tflops(m);
+      entry["flop_per_clk_per_sm"] = optional(flop_per_clk_per_sm(m, bench.gpu()));
+    }
   }
   return json;
 }
@@ -298,6 +371,7 @@ void add_bench(CLI::App& app, Context& context) {
   sub->add_option("--tokens", o->tokens, "queries and keys (default 1024,4096)")->type_name("LIST");
   sub->add_option("--head-dim", o->head_dims, "channels a head (default 64,128)")->type_name("LIST");
   sub->add_option("--causal", o->causal, "none (default), top-left or bottom-right")->type_name("WORD");
+  sub->add_option("--device", o->device, "cpu (default) or cuda:N")->type_name("NAME");
   sub->add_option("--threads", o->threads, "CPU threads, 0 = all (default 1)")->type_name("N");
   sub->add_option("--repeat", o->repeat, "runs of each (default 5)")->type_name("N");
   sub->add_option("--json", o->json, "write the results; - prints them instead of the table")

@@ -30,6 +30,7 @@ struct DemoOptions {
   std::string tokens;
   std::string data;
   std::string threads = "0";
+  std::string device = "auto";
   bool per_layer = false;
   bool json = false;
 };
@@ -119,15 +120,28 @@ DemoCell cell_of(const Accuracy& accuracy, std::optional<double> seconds) {
 }
 
 /// Runs one recipe on one layer: a kernel in full, for its time; the emulator on the rows that are compared.
-void run_cell(DemoRow& row, const DemoLayer& layer, const Exact& exact) {
+/// `gpu` is the layer on a GPU, or null.
+void run_cell(DemoRow& row, const DemoLayer& layer, const GpuCall* gpu, const Exact& exact) {
   const Inputs& in = *layer.inputs;
-  const Result<Plan> made = plan(in.problem, require(recipe(row.recipe)));
+  const Recipe wanted = require(recipe(row.recipe));
+  const OwnedTensor out = output_for(in.problem, DType::f32);
+  if (gpu != nullptr) {
+    const Result<Plan> made = plan(gpu->problem(), wanted);
+    if (made.ok()) {
+      row.kernel = made->kernel_name();
+      row.on_gpu = true;
+      const TimedRuns timed = gpu->run(*made, kMostRuns, kSecondsOfRuns);
+      gpu->fetch(out.view(), {});
+      row.layers.push_back(cell_of(exact.compare(out.view(), {}), best_of(timed.runs).end_to_end));
+      return;
+    }
+  }
+  const Result<Plan> made = plan(in.problem, wanted);
   if (!made.ok()) {
     row.problem_with_it = made.status().message();
     return;
   }
   row.kernel = made->kernel_name();
-  const OwnedTensor out = output_for(in.problem, DType::f32);
   // The exact recipe is the comparison itself; it runs in full, once, so that its row has a time.
   row.emulated = is_reference(row.kernel) && row.recipe != "exact";
   if (row.emulated) {
@@ -141,6 +155,22 @@ void run_cell(DemoRow& row, const DemoLayer& layer, const Exact& exact) {
   row.layers.push_back(cell_of(exact.compare(out.view(), {}), best.together()));
 }
 
+/// The layers on the GPU that was asked for, or on cuda:0 if a kernel of this build runs there; else nothing.
+std::vector<std::unique_ptr<GpuCall>> layers_on_gpu(DemoResult& result, const DeviceChoice& choice) {
+  std::vector<std::unique_ptr<GpuCall>> calls;
+  const std::vector<KernelInfo> all = kernels();
+  const bool usable = std::any_of(all.begin(), all.end(),
+                                  [](const KernelInfo& k) { return k.backend == "cuda" && k.available; });
+  if (choice.automatic ? gpus().empty() || !usable : choice.device.kind == Device::Kind::cpu) return calls;
+  const Device device = choice.automatic ? Device{Device::Kind::cuda, 0} : choice.device;
+  for (const DemoLayer& layer : result.layers) {
+    const Inputs& in = *layer.inputs;
+    calls.push_back(std::make_unique<GpuCall>(device, in.problem, in.q, in.k, in.v, DType::f32, false));
+  }
+  result.gpu = calls.front()->gpu();
+  return calls;
+}
+
 /// `half` is 16-bit operands with f32 arithmetic: what f32 attention costs here. Without a kernel for it, the
 /// f64 reference.
 std::string baseline_of(const DemoResult& result) {
@@ -151,8 +181,10 @@ std::string baseline_of(const DemoResult& result) {
 }
 
 void run(const DemoOptions& o, const std::string& command_line) {
+  const DeviceChoice device = parse_device(o.device);
   DemoResult result;
   load_layers(result, o);
+  const std::vector<std::unique_ptr<GpuCall>> gpu = layers_on_gpu(result, device);
   std::vector<std::unique_ptr<Exact>> exact;
   for (const DemoLayer& layer : result.layers) {
     const Inputs& in = *layer.inputs;
@@ -167,7 +199,7 @@ void run(const DemoOptions& o, const std::string& command_line) {
       DemoRow row;
       row.recipe = preset.name;
       for (std::size_t i = 0; i < result.layers.size() && row.problem_with_it.empty(); ++i) {
-        run_cell(row, result.layers[i], *exact[i]);
+        run_cell(row, result.layers[i], gpu.empty() ? nullptr : gpu[i].get(), *exact[i]);
         progress.advance(1.0);
       }
       result.recipes.push_back(std::move(row));
@@ -194,6 +226,9 @@ void add_demo(CLI::App& app, Context& context) {
          "directory of safetensors files with q, k, v (default:\n$OCTAVO_DATA, else the shipped ones)")
       ->type_name("DIR");
   sub->add_option("--threads", o->threads, "CPU threads, 0 = all (default)")->type_name("N");
+  sub->add_option("--device", o->device,
+                  "auto, cpu or cuda:N; auto (default) is cuda:0 where kernels run there")
+      ->type_name("NAME");
   sub->add_flag("--json", o->json, "JSON instead of the table, layers included");
   sub->footer("Examples:\n  octavo demo\n  octavo demo --tokens 512 --per-layer");
   sub->callback([o, &context] { context.action = [o, &context] { run(*o, context.command_line); }; });

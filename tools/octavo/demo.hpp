@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accuracy.hpp"
+#include "gpu.hpp"
 #include "inputs.hpp"
 #include "output.hpp"
 
@@ -27,7 +28,8 @@ struct DemoCell {
 
 struct DemoRow {
   std::string recipe;
-  std::string kernel;           ///< empty when `problem_with_it` is set
+  std::string kernel;  ///< empty when `problem_with_it` is set
+  bool on_gpu = false;
   bool emulated = false;        ///< on the sampled rows only, because no fast kernel here runs it
   std::string problem_with_it;  ///< why it cannot run on this data at all
   std::vector<DemoCell> layers;
@@ -42,6 +44,7 @@ struct DemoResult {
   std::string model;
   RowChoice rows;  ///< of each layer
   int threads = 1;
+  std::optional<Gpu> gpu;  ///< where recipes run that a kernel there runs
   std::vector<DemoRow> recipes;
   std::string baseline;  ///< recipe whose time the speed-ups are against
 };

@@ -11,20 +11,30 @@
 namespace octavo::tool {
 namespace {
 
-std::optional<double> seconds_of(const DemoResult& r, const std::string& recipe,
-                                 std::optional<std::size_t> layer) {
+const DemoRow* baseline_of(const DemoResult& r) {
   for (const DemoRow& row : r.recipes) {
-    if (row.recipe == recipe && row.problem_with_it.empty())
-      return layer ? row.layers[*layer].seconds : row.over_layers().seconds;
+    if (row.recipe == r.baseline && row.problem_with_it.empty()) return &row;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<double> seconds_of(const DemoRow& row, std::optional<std::size_t> layer) {
+  return layer ? row.layers[*layer].seconds : row.over_layers().seconds;
+}
+
+/// Against the baseline, where both ran on the same processor.
+std::string speed_up(const DemoCell& cell, const DemoRow& row, const DemoRow* baseline,
+                     std::optional<std::size_t> layer) {
+  if (baseline == nullptr || !cell.seconds || row.on_gpu != baseline->on_gpu) return "-";
+  const std::optional<double> seconds = seconds_of(*baseline, layer);
+  return seconds ? fmt::format("{:.2f}x", *seconds / *cell.seconds) : "-";
 }
 
 /// Of one layer, or of all.
 std::string table_of(const DemoResult& r, std::optional<std::size_t> layer) {
   Table table({"recipe", "rel. L1 %", "cossim", "RMSE", "worst head %", "time ms", "speed-up", "run by"},
               "<>>>>>><");
-  const std::optional<double> baseline = seconds_of(r, r.baseline, layer);
+  const DemoRow* baseline = baseline_of(r);
   for (const DemoRow& row : r.recipes) {
     if (!row.problem_with_it.empty()) {
       table.add({row.recipe, "-", "-", "-", "-", "-", "-", "cannot run (see below)"});
@@ -33,9 +43,8 @@ std::string table_of(const DemoResult& r, std::optional<std::size_t> layer) {
     const DemoCell cell = layer ? row.layers[*layer] : row.over_layers();
     table.add({row.recipe, format_percent(cell.error.relative_l1), format_cossim(cell.error.cossim),
                format_small(cell.error.rmse), format_percent(cell.worst_head_l1),
-               cell.seconds ? fmt::format("{:.1f}", *cell.seconds * 1e3) : "-",
-               cell.seconds && baseline ? fmt::format("{:.2f}x", *baseline / *cell.seconds) : "-",
-               row.emulated ? "(emulated)" : row.kernel});
+               cell.seconds ? fmt::format("{:.{}f}", *cell.seconds * 1e3, row.on_gpu ? 3 : 1) : "-",
+               speed_up(cell, row, baseline, layer), row.emulated ? "(emulated)" : row.kernel});
   }
   return table.text();
 }
@@ -49,6 +58,7 @@ std::string head_of(const DemoResult& r) {
       fmt::format("octavo {} demo: the error and the time of 8-bit attention on real data\n\n", version());
   text += labelled("processor", fmt::format("{}; tier {}; {} thread{}", p.model, best_tier(), r.threads,
                                             r.threads == 1 ? "" : "s"));
+  if (r.gpu) text += labelled("GPU", describe(*r.gpu));
   text += labelled("data", fmt::format("{}layer{} {}; {} tokens; q {}, k, v {}; causal {}",
                                        r.model.empty() ? "" : r.model + ", ", r.layers.size() == 1 ? "" : "s",
                                        names, first.problem.q_len, describe(first.q), describe(first.k),
@@ -67,6 +77,11 @@ std::string footnotes(const DemoResult& r) {
                    fmt::format("the largest rel. L1 of one head{}", several ? " of any layer" : ""));
   text += labelled("time", fmt::format("of a layer, quantization included, best of a few runs{}",
                                        several ? ", mean over the layers" : ""));
+  if (r.gpu)
+    text += labelled(
+        "",
+        "kernels named cuda: as one captured graph, tensors on the GPU; speed-ups compare rows of one "
+        "processor");
   text += labelled("exact", "what the others are compared with: f64 arithmetic, not made for speed");
   if (r.baseline == "half") {
     text += labelled(
@@ -143,6 +158,7 @@ std::string demo_text(const DemoResult& r, bool per_layer) {
 Json demo_json(const DemoResult& r, const std::string& command_line) {
   Json json = report_head("demo", command_line);
   json["threads"] = r.threads;
+  json["gpu"] = r.gpu ? to_json(*r.gpu) : Json(nullptr);
   json["directory"] = r.directory;
   json["model"] = r.model;
   json["tokens"] = r.layers.front().inputs->problem.q_len;

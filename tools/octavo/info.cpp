@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "gpu.hpp"
 #include "machine.hpp"
 #include "octavo/attention.hpp"
 #include "output.hpp"
@@ -14,7 +15,8 @@ namespace {
 Json json_of(const std::string& command_line) {
   Json json = report_head("info", command_line);
   json["gpus"] = Json::array();
-  json["cuda"] = "built without CUDA";
+  for (const Gpu& gpu : gpus()) json["gpus"].push_back(to_json(gpu));
+  json["cuda"] = cuda_text();
   json["kernels"] = Json::array();
   for (const KernelInfo& k : kernels()) {
     json["kernels"].push_back({{"name", k.name},
@@ -38,7 +40,8 @@ std::string text_of() {
   text += labelled("tier", fmt::format("{} ({})", best_tier(),
                                        forced_tier().empty() ? "OCTAVO_CPU_TIER is not set"
                                                              : "OCTAVO_CPU_TIER=" + forced_tier()));
-  text += labelled("GPUs", "none: built without CUDA");
+  text += labelled("GPUs", cuda_text());
+  for (const Gpu& gpu : gpus()) text += labelled("", describe(gpu));
   text += "\nkernels, + can run here\n";
   for (const KernelInfo& k : kernels()) {
     text += fmt::format("{} {}  {}\n    ", k.available ? '+' : '-', k.name, k.file) + wrapped(k.summary, 4);
