@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from . import _octavo
-from ._tensor import FLOATS, borrow, borrow_integers
+from ._tensor import FLOATS, borrow, borrow_integers, check_device
 
 LAYOUTS = {"hnd": 0, "nhd": 1, "thd": 2}
 CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
@@ -71,13 +71,25 @@ def options(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     q_absmax: Any = None,
-    check_finite: Any = True,
+    check_finite: Any = None,
     threads: Any = None,
+    cuda_index: int = -1,
 ) -> _octavo.Options:
+    """Tensors must be on the device of q, `cuda_index`; lengths and offsets may be in main memory."""
+
     def integers(name: str, x: Any) -> _octavo.Tensor | None:
         if x is None or isinstance(x, _octavo.Tensor):
             return x
-        return borrow_integers(name, x)
+        tensor = borrow_integers(name, x)
+        check_device(name, tensor, cuda_index, or_cpu=True)
+        return tensor
+
+    def tensor(name: str, x: Any, dtypes: tuple[str, ...]) -> _octavo.Tensor | None:
+        if x is None:
+            return None
+        borrowed = borrow(name, x, dtypes)
+        check_device(name, borrowed, cuda_index)
+        return borrowed
 
     return _octavo.make_options(
         layout=layout,
@@ -87,10 +99,10 @@ def options(
         kv_lengths=integers("kv_lengths", kv_lengths),
         cu_seqlens_q=integers("cu_seqlens_q", cu_seqlens_q),
         cu_seqlens_k=integers("cu_seqlens_k", cu_seqlens_k),
-        mask=None if mask is None else borrow("mask", mask, ("bool",)),
-        bias=None if bias is None else borrow("bias", bias, FLOATS),
-        q_absmax=None if q_absmax is None else borrow("q_absmax", q_absmax, ("float32",)),
-        check_finite=flag("check_finite", check_finite),
+        mask=tensor("mask", mask, ("bool",)),
+        bias=tensor("bias", bias, FLOATS),
+        q_absmax=tensor("q_absmax", q_absmax, ("float32",)),
+        check_finite=None if check_finite is None else flag("check_finite", check_finite),
         threads=0 if threads is None else whole("threads", threads),
     )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from . import _octavo
 from ._arguments import LAYOUTS, flag, kernel_name, one_of, options
-from ._recipe import Recipe, Value, settle
-from ._tensor import FLOATS, Result, borrow, borrow_integers
+from ._cuda import Place, Plans, place_of
+from ._recipe import Recipe, Value, recipe_key, settle
+from ._tensor import FLOATS, Result, borrow, borrow_integers, check_device, device_name, host_integers
 
 torch_hook: Any = None  # octavo.torch, once it is there: what to do while torch.compile traces
+_plans = Plans(limit=256)
 
 
 def attention(
@@ -35,13 +35,16 @@ def attention(
     return_lse: bool = False,
     out: Any = None,
     threads: int | None = None,
-    check_finite: bool = True,
+    check_finite: bool | None = None,
     kernel: str | None = None,
 ) -> Any:
     """softmax(scale * q k^T + bias, over visible keys) v, in 8 bits where the recipe says so.
 
     Tensors are numpy arrays (float32, float16, ml_dtypes.bfloat16) or DLPack tensors on the CPU (torch, jax,
-    ...), of one dtype, with any strides. Nothing is copied and no input is modified.
+    ...), or torch or CuPy tensors on one CUDA device; of one dtype, with any strides. No input is modified.
+
+    On a CUDA device the call returns at once: the work is done on torch's current stream, with memory of
+    torch's allocator, and can be captured in a CUDA graph (CuPy: on the legacy default stream).
 
     q, k, v: [B, H, L, D] (layout "hnd"), [B, L, H, D] ("nhd"), or packed [tokens, H, D] ("thd", with
         cu_seqlens_q and cu_seqlens_k). Hq is a multiple of Hkv; query head h reads key head h // (Hq // Hkv).
@@ -50,21 +53,23 @@ def attention(
     causal: "none"; "top_left": query i sees keys j <= i; "bottom_right": j <= i + n - Lq, n the valid keys.
     window: (left, right) keys around a query's own position, inclusive, -1 for no limit.
     scale: default 1 / sqrt(D); any finite number.
-    kv_lengths: whole numbers [B], the valid keys of each batch entry.
+    kv_lengths: whole numbers [B], the valid keys of each batch entry. The host needs them: those on
+        a CUDA device cost a copy that waits for the stream, which a graph capture refuses; cu_seqlens alike.
     mask: bool, broadcastable to [B, Hq, Lq, Lk], True = visible. bias: floats, likewise, added to scaled
         scores.
     cu_seqlens_q, cu_seqlens_k: whole numbers [sequences + 1], from 0 to the number of tokens.
     q_absmax: float32 [Hq] or [B, Hq]: the query scale, for recipes that have one; queries beyond it clamp.
     out: written in place and returned; q's shape, q's dtype or float32; it must not overlap q, k or v.
     threads: CPU threads; None is as many as the process may use. Results do not depend on it.
-    check_finite: refuse NaN and infinity in valid data. kernel: force one of octavo.info()["kernels"].
+    check_finite: refuse NaN and infinity in valid data; default True on the CPU, and False on CUDA, where it
+        waits for the device. kernel: force one of octavo.info()["kernels"].
 
     Returns o (q's kind, shape and dtype, contiguous), or (o, lse) with lse float32 [B, Hq, Lq] (packed [Hq,
     tokens]), the natural log of the softmax's denominator. A query that sees no key has o = 0 and lse = -inf.
 
-    ValueError: a wrong shape, dtype, name or number. NotImplementedError: a right request that is not
-    supported here (another D for v, gradients, CUDA tensors). TypeError: something that is no tensor, or an
-    unknown keyword.
+    ValueError: a wrong shape, dtype, device, name or number. NotImplementedError: a right request that is not
+    supported here (another D for v, gradients, CUDA tensors without a CUDA build). TypeError: something that
+    is no tensor, or an unknown keyword.
     """
     if torch_hook is not None and torch_hook.compiling():
         return torch_hook.compiled(
@@ -91,27 +96,46 @@ def attention(
         )
     layout_code = one_of("layout", layout, LAYOUTS)
     tensors = borrow("q", q), borrow("k", k), borrow("v", v)
-    given = options(
-        layout=layout_code,
-        causal=causal,
-        window=window,
-        scale=scale,
-        kv_lengths=kv_lengths,
-        mask=mask,
-        bias=bias,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        q_absmax=q_absmax,
-        check_finite=check_finite,
-        threads=threads,
-    )
-    forced = kernel_name(kernel)
-    settled = settle(recipe, overrides, lambda auto: _octavo.make_plan(*tensors, auto, given, "").recipe.name)
-    plan = _octavo.make_plan(*tensors, settled, given, forced)
+    index = tensors[0].cuda_index
+    check_device("k", tensors[1], index)
+    check_device("v", tensors[2], index)
+    place = place_of(q, index)
+
+    def make() -> _octavo.Plan:
+        given = options(
+            layout=layout_code,
+            causal=causal,
+            window=window,
+            scale=scale,
+            kv_lengths=kv_lengths,
+            mask=mask,
+            bias=bias,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            q_absmax=q_absmax,
+            check_finite=check_finite,
+            threads=threads,
+            cuda_index=index,
+        )
+        forced = kernel_name(kernel)
+        settled = settle(
+            recipe,
+            overrides,
+            lambda auto: _octavo.make_plan(*tensors, auto, given, "", place.stream).recipe.name,
+        )
+        return _octavo.make_plan(*tensors, settled, given, forced, place.stream)
+
+    held = (kv_lengths, mask, bias, cu_seqlens_q, cu_seqlens_k, q_absmax)
+    if index < 0 or any(x is not None for x in held):
+        plan = make()
+    else:
+        shapes = (q.shape, q.dtype, k.shape, k.dtype, v.shape, v.dtype)
+        words = (layout_code, causal, window, scale, type(scale), threads, check_finite, kernel)
+        plan = _plans.get((index, shapes, words, recipe_key(recipe, overrides)), make)
     outputs = _Outputs(q, tensors, layout_code, out, return_lse)
-    quantized = _octavo.QuantizedKv()
-    plan.quantize_kv(tensors[1], tensors[2], quantized)
-    return outputs.of(plan, tensors[0], quantized)
+    memory, _owner = place.memory(plan.bytes)
+    plan.run(*tensors, *outputs.tensors, memory, place.stream)
+    return outputs.value
 
 
 class _Outputs:
@@ -120,11 +144,13 @@ class _Outputs:
     def __init__(self, q: Any, tensors: tuple, layout: int, out: Any, return_lse: bool) -> None:
         query = tensors[0]
         self._given = out
+        index = query.cuda_index
         if out is None:
-            self._made = Result(q, query.shape, query.dtype)
+            self._made = Result(q, query.shape, query.dtype, index)
             self._out = self._made.tensor
         else:
             self._out = borrow("out", out, FLOATS, writable=True)
+            check_device("out", self._out, index)
             if self._out.shape != query.shape:
                 raise ValueError(f"out has shape {self._out.shape}; it must be {query.shape} as q")
             if self._out.dtype not in (query.dtype, "float32"):
@@ -138,43 +164,49 @@ class _Outputs:
         if flag("return_lse", return_lse):
             n = query.shape
             shape = {0: n[:3], 1: (n[0], n[2], n[1]), 2: (n[1], n[0])}[layout]
-            self._lse = Result(q, shape, "float32")
+            self._lse = Result(q, shape, "float32", index)
 
-    def of(self, plan: _octavo.Plan, q: _octavo.Tensor, kv: _octavo.QuantizedKv) -> Any:
-        plan.attend(q, kv, self._out, None if self._lse is None else self._lse.tensor)
+    @property
+    def tensors(self) -> tuple[_octavo.Tensor, _octavo.Tensor | None]:
+        return self._out, None if self._lse is None else self._lse.tensor
+
+    @property
+    def value(self) -> Any:
         o = self._made.value if self._given is None else self._given
         return o if self._lse is None else (o, self._lse.value)
 
 
 class QuantizedKV:
     """K and V quantized once, for any number of `attend` calls: a KV cache, or a table's train rows that both
-    the train and the test rows look at. Made by `octavo.quantize_kv`; usable from several threads at once."""
+    the train and the test rows look at. Made by `octavo.quantize_kv`; usable from several threads at once. A
+    CUDA stream other than the one it was made on must have waited for that one, as for any tensor."""
 
     def __init__(
         self,
         quantized: _octavo.QuantizedKv,
         plan: _octavo.Plan,
-        shape: tuple,
-        dtype: str,
+        keys: _octavo.Tensor,
         layout: str,
         lengths: dict,
+        place: Place,
     ) -> None:
         self._quantized = quantized
         self._plan = plan
-        self._shape = shape
-        self._dtype = dtype
+        self._keys = keys
         self._layout = layout
         self._lengths = lengths
+        self._place = place
+        self._plans = Plans(limit=32)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the k it was made from, in its layout."""
-        return self._shape
+        return self._keys.shape
 
     @property
     def dtype(self) -> str:
         """Of the k it was made from, which q must have: "float32", "float16" or "bfloat16"."""
-        return self._dtype
+        return self._keys.dtype
 
     @property
     def layout(self) -> str:
@@ -205,9 +237,10 @@ class QuantizedKV:
             part = self._quantized.heads(first, count)
         except TypeError:
             raise ValueError(f"heads({first!r}, {count!r}): both must be whole numbers") from None
-        shape = list(self._shape)
+        shape = list(self.shape)
         shape[2 if self._layout == "nhd" else 1] = count
-        return QuantizedKV(part, self._plan, tuple(shape), self._dtype, self._layout, self._lengths)
+        keys = _stand_in(part, shape, self.dtype, self._keys.cuda_index)
+        return QuantizedKV(part, self._plan, keys, self._layout, self._lengths, self._place)
 
     def attend(
         self,
@@ -223,34 +256,51 @@ class QuantizedKV:
         return_lse: bool = False,
         out: Any = None,
         threads: int | None = None,
-        check_finite: bool = True,
+        check_finite: bool | None = None,
     ) -> Any:
         """Attention of q over these keys: arguments, result and errors as of `octavo.attention`."""
         query = borrow("q", q)
-        given = options(
-            layout=LAYOUTS[self._layout],
-            causal=causal,
-            window=window,
-            scale=scale,
-            mask=mask,
-            bias=bias,
-            cu_seqlens_q=cu_seqlens_q,
-            q_absmax=q_absmax,
-            check_finite=check_finite,
-            threads=threads,
-            **self._lengths,
-        )
-        # The checks want k and v; of these only shape and dtype are left, and nothing reads further.
-        keys = _octavo.Tensor.from_address(
-            self._quantized.address, self._dtype, list(self._shape), [0] * len(self._shape), self._quantized
-        )
-        plan = _octavo.make_plan(query, keys, keys, self._plan.recipe, given, self._plan.kernel)
+        keys, index = self._keys, query.cuda_index
+        if index != keys.cuda_index:
+            raise ValueError(
+                f"q is on {device_name(index)} and the quantized k and v on {device_name(keys.cuda_index)}; "
+                "tensors of one call must be on one device"
+            )
+        place = place_of(q, index)
+
+        def make() -> _octavo.Plan:
+            given = options(
+                layout=LAYOUTS[self._layout],
+                causal=causal,
+                window=window,
+                scale=scale,
+                mask=mask,
+                bias=bias,
+                cu_seqlens_q=cu_seqlens_q,
+                q_absmax=q_absmax,
+                check_finite=check_finite,
+                threads=threads,
+                cuda_index=index,
+                **self._lengths,
+            )
+            return _octavo.make_plan(
+                query, keys, keys, self._plan.recipe, given, self._plan.kernel, place.stream
+            )
+
+        if index < 0 or any(x is not None for x in (mask, bias, cu_seqlens_q, q_absmax)):
+            plan = make()
+        else:
+            words = (causal, window, scale, type(scale), threads, check_finite)
+            plan = self._plans.get((q.shape, q.dtype, words), make)
         outputs = _Outputs(q, (query,), LAYOUTS[self._layout], out, return_lse)
-        return outputs.of(plan, query, self._quantized)
+        place.uses(self._place, self._quantized.owner)
+        memory, _owner = place.memory(plan.q_bytes + plan.workspace_bytes)
+        plan.run_q(query, self._quantized, *outputs.tensors, memory, place.stream)
+        return outputs.value
 
     def __repr__(self) -> str:
         return (
-            f"<octavo.QuantizedKV {list(self._shape)} {self._layout} {self._dtype}, "
+            f"<octavo.QuantizedKV {list(self.shape)} {self._layout} {self.dtype}, "
             f"recipe {self.recipe.name}, "
             f"kernel {self.kernel}, {self.nbytes} bytes>"
         )
@@ -266,7 +316,7 @@ def quantize_kv(
     kv_lengths: Any = None,
     cu_seqlens_k: Any = None,
     threads: int | None = None,
-    check_finite: bool = True,
+    check_finite: bool | None = None,
     kernel: str | None = None,
 ) -> QuantizedKV:
     """Quantizes k and v once, for several calls with different queries::
@@ -280,30 +330,41 @@ def quantize_kv(
     """
     layout_code = one_of("layout", layout, LAYOUTS)
     keys, values = borrow("k", k), borrow("v", v)
+    index = keys.cuda_index
+    check_device("v", values, index, reference="k")
+    place = place_of(k, index)
     # Owned copies: a later change of the caller's lengths must not change what this object means.
     lengths = {}
     for name, x in (("kv_lengths", kv_lengths), ("cu_seqlens_k", cu_seqlens_k)):
         if x is not None:
-            lengths[name] = _own(name, x)
+            lengths[name] = borrow_integers(name, host_integers(name, x))
     given = options(
-        layout=layout_code, check_finite=check_finite, threads=threads, **_self_attention(lengths)
+        layout=layout_code,
+        check_finite=check_finite,
+        threads=threads,
+        cuda_index=index,
+        **_self_attention(lengths),
     )
     forced = kernel_name(kernel)
     # A plan needs queries; the shape of k serves, and nothing reads them here.
     settled = settle(
-        recipe, overrides, lambda auto: _octavo.make_plan(keys, keys, values, auto, given, "").recipe.name
+        recipe,
+        overrides,
+        lambda auto: _octavo.make_plan(keys, keys, values, auto, given, "", place.stream).recipe.name,
     )
-    plan = _octavo.make_plan(keys, keys, values, settled, given, forced)
-    quantized = _octavo.QuantizedKv()
-    plan.quantize_kv(keys, values, quantized)
-    return QuantizedKV(quantized, plan, keys.shape, keys.dtype, layout, lengths)
+    plan = _octavo.make_plan(keys, keys, values, settled, given, forced, place.stream)
+    quantized = place.quantized_kv(plan.kv_bytes)
+    plan.quantize_kv(keys, values, quantized, place.stream)
+    stand_in = _stand_in(quantized, keys.shape, keys.dtype, index)
+    return QuantizedKV(quantized, plan, stand_in, layout, lengths, place)
 
 
-def _own(name: str, x: Any) -> _octavo.Tensor:
-    borrowed = borrow_integers(name, x)
-    if len(borrowed.shape) != 1:
-        raise ValueError(f"{name} has shape {borrowed.shape}; it must have one dimension")
-    return borrow_integers(name, np.array([int(n) for n in x], np.int64))
+def _stand_in(
+    quantized: _octavo.QuantizedKv, shape: Sequence[int], dtype: str, cuda_index: int
+) -> _octavo.Tensor:
+    """The checks of a call want k and v; of these only shape and dtype are left, nothing reads further."""
+    strides = [0] * len(shape)
+    return _octavo.Tensor.from_address(quantized.address, dtype, list(shape), strides, quantized, cuda_index)
 
 
 def _self_attention(lengths: dict) -> dict:

@@ -1,12 +1,20 @@
 """The extension module (private: the package's own modules are its only callers)."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 class Tensor:
     @staticmethod
     def from_address(
-        address: int, dtype: str, shape: list[int], strides: list[int], owner: Any
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        owner: Any,
+        cuda_index: int = -1,
     ) -> Tensor: ...
+    @property
+    def cuda_index(self) -> int: ...
     @property
     def dtype(self) -> str: ...
     @property
@@ -44,32 +52,80 @@ def make_options(
     mask: Tensor | None,
     bias: Tensor | None,
     q_absmax: Tensor | None,
-    check_finite: bool,
+    check_finite: bool | None,
     threads: int,
 ) -> Options: ...
 
 class QuantizedKv:
+    @overload
     def __init__(self) -> None: ...
+    @overload
+    def __init__(self, address: int, bytes: int, owner: Any) -> None: ...
     @property
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int: ...
+    @property
+    def owner(self) -> Any: ...
     def heads(self, first: int, count: int) -> QuantizedKv: ...
 
+class QuantizedQ: ...
+
 class Plan:
+    """Memory is (address, bytes); (0, 0) is allocated inside. Streams are CUDA's, as numbers."""
+
     @property
     def kernel(self) -> str: ...
     @property
     def reason(self) -> str: ...
     @property
     def recipe(self) -> Recipe: ...
-    def quantize_kv(self, k: Tensor, v: Tensor, kv: QuantizedKv) -> None: ...
-    def attend(self, q: Tensor, kv: QuantizedKv, out: Tensor, lse: Tensor | None) -> None: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    @property
+    def q_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def quantize_kv(self, k: Tensor, v: Tensor, kv: QuantizedKv, stream: int) -> None: ...
+    def quantize_q(self, q: Tensor, kv: QuantizedKv, memory: tuple[int, int], stream: int) -> QuantizedQ: ...
+    def attend(
+        self,
+        qq: QuantizedQ,
+        kv: QuantizedKv,
+        out: Tensor,
+        lse: Tensor | None,
+        workspace: tuple[int, int],
+        stream: int,
+    ) -> None: ...
+    def run_q(
+        self,
+        q: Tensor,
+        kv: QuantizedKv,
+        out: Tensor,
+        lse: Tensor | None,
+        memory: tuple[int, int],
+        stream: int,
+    ) -> None: ...
+    def run(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor | None,
+        memory: tuple[int, int],
+        stream: int,
+    ) -> None: ...
 
-def make_plan(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, options: Options, kernel: str) -> Plan: ...
+def make_plan(
+    q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, options: Options, kernel: str, stream: int
+) -> Plan: ...
 def compare(
     out: Tensor, reference: Tensor, layout: int
 ) -> tuple[tuple[float, float, float, float, float], list[tuple[float, float, float, float, float]], int]: ...
 def kernels() -> list[tuple[str, str, str, str, str, bool]]: ...
+def sm_clock_hz(stream: int) -> float: ...
 def default_threads() -> int: ...
 def version() -> str: ...

@@ -45,7 +45,7 @@ class Recipe:
     `fields()` gives all of them, `help(field)` says what one means and which values it takes.
     """
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_handle", "_kept_key")
 
     def __init__(self, name: str, **overrides: Value) -> None:
         """The preset `name` with fields changed. ValueError: unknown name or field, a value that is not
@@ -101,8 +101,17 @@ class Recipe:
     def __eq__(self, other: object) -> bool:
         return self._handle.equals(other._handle) if isinstance(other, Recipe) else NotImplemented
 
+    @property
+    def _key(self) -> tuple:
+        """Made once: calls on a GPU look their plan up by it."""
+        try:
+            return self._kept_key
+        except AttributeError:
+            object.__setattr__(self, "_kept_key", (self.name, *self.fields().items()))
+            return self._kept_key
+
     def __hash__(self) -> int:
-        return hash((self.name, tuple(self.fields().items())))
+        return hash(self._key)
 
     def __reduce__(self) -> tuple:
         return _restore, (self.name, self._overrides())
@@ -137,6 +146,12 @@ def recipe(name: str | Recipe, **overrides: Value) -> Recipe:
 def presets() -> dict[str, str]:
     """Every preset with a sentence about it, in the order of the documentation, "auto" last."""
     return {name: summary + (f" [{source}]" if source else "") for name, summary, source in _octavo.presets()}
+
+
+def recipe_key(wanted: str | Recipe, overrides: Mapping[str, Any] | None) -> Any:
+    """What tells the recipe of a call from others; unhashable if the overrides cannot be right."""
+    fields = tuple(overrides.items()) if isinstance(overrides, Mapping) else overrides
+    return wanted._key if isinstance(wanted, Recipe) else wanted, fields
 
 
 def settle(wanted: str | Recipe, overrides: Mapping[str, Any] | None, pick: Any) -> _octavo.Recipe:

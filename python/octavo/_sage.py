@@ -9,7 +9,7 @@ import numpy as np
 from . import _attention
 from ._arguments import flag, one_of, real, whole
 from ._attention import attention
-from ._tensor import borrow, borrow_integers
+from ._tensor import borrow, borrow_integers, host_integers
 
 _LAYOUTS = {"HND": "hnd", "NHD": "nhd"}
 _GRANULARITIES = {"per_thread": "per_thread", "per_warp": "per_warp"}
@@ -65,8 +65,8 @@ def sageattn(
     6th as is_causal.
 
     Returns o, or (o, lse) with lse float32 [B, Hq, Lq], natural log, in both layouts. ValueError: a wrong
-    value, is_causal with attn_mask, scale with sm_scale. NotImplementedError: dropout, gradients, CUDA
-    tensors. Unknown keywords raise TypeError.
+    value, is_causal with attn_mask, scale with sm_scale. NotImplementedError: dropout, gradients, what
+    octavo.attention does not support. Unknown keywords raise TypeError.
     """
     if not isinstance(tensor_layout, str):
         if attn_mask is not None and tensor_layout is not None:
@@ -136,21 +136,21 @@ def sageattn_varlen(
     [sequences + 1].
 
     Unlike its namesake it subtracts each sequence's own mean key, so a sequence's result does not depend on
-    the others in its pack. Returns o [tokens, Hq, D]. ValueError: as sageattn, or a max_seqlen below the
+    the others in its pack. cu_seqlens on a CUDA device cost a copy to the host that waits for the stream.
+    Returns o [tokens, Hq, D]. ValueError: as sageattn, or a max_seqlen below the
     longest sequence.
     """
+    ends = {}
     for side, offsets, limit in (("q", cu_seqlens_q, max_seqlen_q), ("k", cu_seqlens_k, max_seqlen_k)):
-        borrow_integers(f"cu_seqlens_{side}", offsets)
+        name = f"cu_seqlens_{side}"
+        borrow_integers(name, offsets)
         if np.ndim(offsets) != 1:
-            raise ValueError(
-                f"cu_seqlens_{side} has {np.ndim(offsets)} dimensions; it must be [sequences + 1]"
-            )
-        ends = np.array([int(n) for n in offsets], np.int64)
-        longest = int(np.diff(ends).max()) if ends.size > 1 else 0
+            raise ValueError(f"{name} has {np.ndim(offsets)} dimensions; it must be [sequences + 1]")
+        ends[name] = host_integers(name, offsets)
+        longest = int(np.diff(ends[name]).max()) if ends[name].size > 1 else 0
         if whole(f"max_seqlen_{side}", limit) < longest:
             raise ValueError(
-                f"max_seqlen_{side} is {limit}; "
-                f"the longest sequence of cu_seqlens_{side} has {longest} tokens"
+                f"max_seqlen_{side} is {limit}; the longest sequence of {name} has {longest} tokens"
             )
     return attention(
         q,
@@ -160,6 +160,5 @@ def sageattn_varlen(
         layout="thd",
         causal="top_left" if flag("is_causal", is_causal) else "none",
         scale=sm_scale,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
+        **ends,
     )

@@ -2,8 +2,8 @@
 
 Importing this module registers it; `import octavo` does so too if torch is there already, as does the first
 call with a torch tensor. Under torch.compile, octavo.attention and octavo.sageattn then become this operator,
-without graph breaks. Forward only: the functions refuse tensors that require grad, the operator a backward
-through it.
+without graph breaks, on CPU and CUDA tensors. Forward only: the functions refuse tensors that require grad,
+the operator a backward through it.
 """
 
 import sys
@@ -16,7 +16,7 @@ from . import _attention
 from ._recipe import Recipe
 
 
-@torch.library.custom_op("octavo::attention", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("octavo::attention", mutates_args=(), device_types=("cpu", "cuda"))
 def attention_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -35,7 +35,7 @@ def attention_op(
     cu_seqlens_k: torch.Tensor | None = None,
     q_absmax: torch.Tensor | None = None,
     threads: int = 0,
-    check_finite: bool = True,
+    check_finite: bool | None = None,
     kernel: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse) of octavo.attention; `overrides` is text: "smooth_k=false,p_range=224"."""

@@ -6,6 +6,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -21,6 +23,11 @@ struct Tensor {
   nanobind::object owner;
   nanobind::ndarray<nanobind::ro> array;
 };
+
+/// Memory that Python lends for the length of a call, or with its owner for longer.
+inline void* memory_at(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): Python gives a number
+}
 
 /// ValueError, NotImplementedError, OSError, MemoryError or RuntimeError; returns if the status is ok.
 void raise_unless_ok(const Status& status);

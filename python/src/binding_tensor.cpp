@@ -61,11 +61,12 @@ void set_shape(MutableTensorView& view, const std::vector<std::int64_t>& shape,
 }
 
 Tensor from_address(std::uintptr_t address, const std::string& dtype, const std::vector<std::int64_t>& shape,
-                    const std::vector<std::int64_t>& strides, nb::object owner) {
+                    const std::vector<std::int64_t>& strides, nb::object owner, int cuda_index) {
   if (shape.size() > 4 || strides.size() != shape.size())
     throw nb::value_error("a tensor has at most 4 dimensions and as many strides");
   Tensor t;
-  t.view.data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): numpy gives a number
+  t.view.data = memory_at(address);
+  if (cuda_index >= 0) t.view.device = {Device::Kind::cuda, cuda_index};
   t.dtype = dtype;
   find_dtype(dtype, t.view.dtype);
   set_shape(t.view, shape, strides);
@@ -79,6 +80,7 @@ Tensor from_array(const Array& array) {
     throw nb::value_error(concat("it has ", array.ndim(), " dimensions; at most 4 are supported").c_str());
   Tensor t;
   t.view.data = const_cast<void*>(static_cast<const void*>(array.data()));  // NOLINT: inputs are only read
+  if (array.device_type() == nb::device::cuda::value) t.view.device = {Device::Kind::cuda, array.device_id()};
   t.dtype = dlpack_name(array.dtype());
   find_dtype(t.dtype, t.view.dtype);
   const auto n = array.ndim();
@@ -106,7 +108,10 @@ nb::object allocate(const std::string& dtype, const std::vector<std::size_t>& sh
 void bind_tensor(nb::module_& m) {
   nb::class_<Tensor>(m, "Tensor")
       .def_static("from_address", &from_address, nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
-                  nb::arg("strides"), nb::arg("owner"))
+                  nb::arg("strides"), nb::arg("owner").none(), nb::arg("cuda_index") = -1)
+      .def_prop_ro(
+          "cuda_index",
+          [](const Tensor& t) { return t.view.device.kind == Device::Kind::cuda ? t.view.device.index : -1; })
       .def_prop_ro("dtype", [](const Tensor& t) { return t.dtype; })
       .def_prop_ro("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.view.data); })
       .def_prop_ro("shape", [](const Tensor& t) {
