@@ -1,0 +1,1 @@
+"""Octavo inside other libraries."""
