@@ -1,0 +1,262 @@
+// K and V to payload, in one launch: even blocks take 128 keys of K, odd ones the same keys of V, so that the
+// arithmetic of the one (rotation, 18 instructions a value) runs beside the bytes of the other (5). Blocks go
+// from the last keys to the first: what the statistics pass read last is still in L2.
+//
+// K, 4 keys a thread: centre and sign (one fused multiply-add), butterflies, largest magnitude, round, 8-byte
+// stores. A warp holds the 16 keys that share a per_thread scale, so only coarser groups meet in shared
+// memory.
+//
+// V, 4 keys a thread, the four that lie side by side in the permuted order, so a thread makes whole words of
+// V^T; those cross to channel rows through shared memory, 16-byte pieces swizzled by channel: no bank
+// conflict either way.
+#include "cuda/quantize/kernels.hpp"
+#include "cuda/quantize/launch.cuh"
+#include "cuda/quantize/rows.cuh"
+#include "cuda/quantize/tiles.cuh"
+
+namespace octavo::cuda {
+namespace {
+
+constexpr std::uint32_t kOnes = 0x38383838U;  // four times 1.0 in e4m3
+
+template <Access kAccess, int kChunks>
+__device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& tile, int head,
+                                              float* warp_tops) {
+  constexpr int kDim = kChunks * 64;
+  const Lane lane;
+  const std::int64_t left = tile.sequence.k_len - tile.first;
+  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+  const int rows_here = static_cast<int>(round_up_to_rows(count));
+  const std::byte* base = a.k_rows.data + tile.sequence.batch * a.k_rows.batch_stride +
+                          head * a.k_rows.head_stride +
+                          (tile.sequence.k_begin + tile.first) * a.k_rows.token_stride;
+  const int block = lane.warp >> 2;  // of 64 keys
+  const int column = lane.warp & 3;  // floor((key mod 8) / 2)
+  const auto key = [&](int r) {
+    return 64 * block + 8 * (2 * r + (lane.group >> 1)) + 2 * column + (lane.group & 1);
+  };
+
+  RawRow<kAccess, kChunks> raw[kRowsPerThread];
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r)
+    load_row<true>(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice, key(r) < count, raw[r]);
+
+  // (x - mean) * sign as one fused multiply-add, which rounds once like the subtraction
+  float x[kRowsPerThread][kChunks * 8];
+  {
+    float sign[kChunks * 8];
+    float minus_mean[kChunks * 8];
+    load_signs<kChunks>(a.rotation, lane.slice, sign);
+    load_channels<kChunks>(a.k_mean + (head * a.sequences.count + tile.index) * kDim, lane.slice, minus_mean);
+#pragma unroll
+    for (int i = 0; i < kChunks * 8; ++i) minus_mean[i] *= -sign[i];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      widen_row(raw[r], x[r]);
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) x[r][i] = __fmaf_rn(x[r][i], sign[i], minus_mean[i]);
+    }
+  }
+  butterflies<kRowsPerThread, kChunks>(x, a.rotation.size, lane.slice);
+
+  float top = 0.0F;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const float m = largest(x[r]);
+    top = max_nan(top, key(r) < count ? m : 0.0F);
+  }
+  top = warp_max(row_max(top)) * a.rotation.scale;
+  if (!is_finite(top) && !a.smooth_k) {  // with smooth_k the sums told
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      if (key(r) < count && given_non_finite(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice))
+        flag(a.nonfinite, kBadK);
+    }
+  }
+
+  std::uint32_t* head_top = reinterpret_cast<std::uint32_t*>(
+      a.scratch +
+      (head * a.partials + first_slot(tile.sequence, tile.index, kPartialKeys)) * (kPartialValues * kDim));
+  if (a.absmax_only) {  // bits of floats that are not negative compare as integers, NaN above all
+    if ((threadIdx.x & 31U) == 0) atomicMax(head_top, __float_as_uint(top));
+    return;
+  }
+  float delta = 1.0F;
+  if (a.k_group == Granularity::per_head) {
+    top = __uint_as_float(*head_top);
+  } else if (a.k_group != Granularity::none && a.k_group != Granularity::per_thread) {
+    if ((threadIdx.x & 31U) == 0) warp_tops[lane.warp] = top;
+    __syncthreads();
+    top = max_nan(max_nan(warp_tops[4 * block], warp_tops[4 * block + 1]),
+                  max_nan(warp_tops[4 * block + 2], warp_tops[4 * block + 3]));
+  }
+  if (64 * block >= rows_here) return;
+  const bool scaled = a.k_group != Granularity::none;
+  if (scaled) delta = finite_delta(top, a.k_grid);
+  const std::int64_t first_row = head * a.key_rows + tile.sequence.k_row + tile.first;
+  if ((threadIdx.x & 31U) == 0) a.k_scale[(first_row / 64 + block) * 4 + column] = delta;
+
+  const bool usable = is_finite(delta);
+  const float factor = a.rotation.scale * __frcp_rn(delta);
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const std::int64_t row = first_row + key(r);
+    const bool valid = key(r) < count;
+    if (a.k_exact != nullptr) {
+      float exact[kChunks * 8];
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) exact[i] = valid ? x[r][i] * a.rotation.scale : 0.0F;
+      store_channels<kChunks>(a.k_exact + row * kDim, lane.slice, exact);
+    }
+    const bool wide = a.k_grid.format == Format::f16 || a.k_grid.format == Format::bf16;
+    store_payload<kChunks>(a.k + row * (wide ? 2 * kDim : kDim), lane.slice, a.k_grid, x[r], factor,
+                           valid && usable);
+  }
+}
+
+/// The words of V^T of 128 keys: [channel][8 pieces of 16 keys], and which channels are finite.
+template <int kChunks>
+struct SharedValues {
+  uint4 pieces[kChunks * 64][8];
+  std::uint32_t finite[kChunks * 64];
+};
+
+/// A piece of 16 keys in its place: the 8 slices of a warp's store and the 8 pieces of a row's load meet 32
+/// banks each.
+__device__ __forceinline__ int swizzled(int channel, int piece) { return piece ^ (channel >> 3 & 7); }
+
+/// Words of the ones rows: 1.0 for the valid keys of every fourth 32-key block, in permuted order.
+__device__ inline uint4 ones_piece(int row, int piece, int count) {
+  uint4 ones = {0, 0, 0, 0};
+  if (row % 2 != 0 || piece / 2 != row / 2) return ones;
+  std::uint32_t* words = &ones.x;
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    std::uint32_t mask = 0;
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      if (16 * piece + 8 * (b / 2) + 2 * t + b % 2 < count) mask |= 0xFFU << (8 * b);
+    }
+    words[t] = kOnes & mask;
+  }
+  return ones;
+}
+
+template <Access kAccess, int kChunks>
+__device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile& tile, int head,
+                                                SharedValues<kChunks>& shared) {
+  constexpr int kDim = kChunks * 64;
+  const Lane lane;
+  const std::int64_t left = tile.sequence.k_len - tile.first;
+  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+  const int rows_here = static_cast<int>(round_up_to_rows(count));
+  const std::byte* base = a.v_rows.data + tile.sequence.batch * a.v_rows.batch_stride +
+                          head * a.v_rows.head_stride +
+                          (tile.sequence.k_begin + tile.first) * a.v_rows.token_stride;
+  const auto key = [&](int r) { return 16 * lane.warp + 8 * (r / 2) + 2 * lane.group + r % 2; };
+
+  RawRow<kAccess, kChunks> raw[kRowsPerThread];
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r)
+    load_row<true>(a.v_rows, base + key(r) * a.v_rows.token_stride, lane.slice, key(r) < count, raw[r]);
+
+  const std::int64_t channels = (head * a.sequences.count + tile.index) * kDim;
+  float x[kRowsPerThread][kChunks * 8];
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
+  if (a.smooth_v) {
+    float mean[kChunks * 8];
+    load_channels<kChunks>(a.v_mean + channels, lane.slice, mean);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) x[r][i] -= mean[i];
+    }
+  }
+
+  const std::int64_t first_row = tile.sequence.k_row + tile.first;
+  if (a.v_grid.format != Format::e4m3) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const bool valid = key(r) < count;
+      if (valid && !a.value_statistics && !is_finite(largest(x[r]))) flag(a.nonfinite, kBadV);
+      if (key(r) < rows_here)
+        store_payload<kChunks>(a.v + (head * a.key_rows + first_row + key(r)) * (2 * kDim), lane.slice,
+                               a.v_grid, x[r], 1.0F, valid);
+    }
+    return;
+  }
+
+  float factor[kChunks * 8];
+  load_channels<kChunks>(a.v_scale + channels, lane.slice, factor);
+  std::uint32_t valid = 0;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) {
+    const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
+    if (lane.warp == 0 && lane.group == 0) shared.finite[channel] = is_finite(factor[i]) ? 0xFFFFFFFFU : 0U;
+    const float inverse = factor[i] > 0.0F ? __frcp_rn(factor[i]) : 0.0F;
+    float y[kRowsPerThread];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      y[r] = x[r][i] * inverse;
+      if (a.v_grid.clamps) y[r] = fminf(fmaxf(y[r], -a.v_grid.limit), a.v_grid.limit);
+    }
+    auto* words = reinterpret_cast<std::uint32_t*>(&shared.pieces[channel][swizzled(channel, lane.warp)]);
+    words[lane.group] = e4m3_x4(y[0], y[1], y[2], y[3]) & valid;
+  }
+  __syncthreads();
+
+  std::byte* out = a.v + head * (kDim + kOnesRows) * a.key_rows + first_row;
+#pragma unroll
+  for (int n = 0; n < 2 * kChunks; ++n) {
+    const int channel = (static_cast<int>(threadIdx.x) >> 3) + 32 * n;
+    const int piece = static_cast<int>(threadIdx.x) & 7;
+    if (16 * piece >= rows_here) continue;
+    uint4 w = shared.pieces[channel][swizzled(channel, piece)];
+    const std::uint32_t finite = shared.finite[channel];
+    w.x &= finite;
+    w.y &= finite;
+    w.z &= finite;
+    w.w &= finite;
+    *reinterpret_cast<uint4*>(out + channel * a.key_rows + 16 * piece) = w;
+  }
+  if (threadIdx.x < 8 * kOnesRows) {
+    const int row = static_cast<int>(threadIdx.x) >> 3;
+    const int piece = static_cast<int>(threadIdx.x) & 7;
+    if (16 * piece < rows_here)
+      *reinterpret_cast<uint4*>(out + (kDim + row) * a.key_rows + 16 * piece) = ones_piece(row, piece, count);
+  }
+}
+
+template <Access kAccess, int kChunks>
+__global__ void __launch_bounds__(kQuantizeThreads) keys_values(const __grid_constant__ KvArguments a) {
+  __shared__ SharedValues<kChunks> shared;
+  unsigned work = gridDim.x - 1 - blockIdx.x;
+  bool values = false;
+  if (!a.absmax_only) {
+    values = (work & 1U) != 0;
+    work >>= 1;
+  }
+  const int head = static_cast<int>(work % static_cast<unsigned>(a.heads));
+  const Tile tile = key_tile(a.sequences, work / static_cast<unsigned>(a.heads), kTileRows, a.tiles_each);
+  if (!tile.any) return;
+  if (values) {
+    quantize_values<kAccess, kChunks>(a, tile, head, shared);
+  } else {
+    quantize_keys<kAccess, kChunks>(a, tile, head, reinterpret_cast<float*>(&shared));
+  }
+}
+
+}  // namespace
+
+Status launch_keys_values(const KvArguments& a, Access access, cudaStream_t stream) {
+  const std::int64_t tiles = a.sequences.table != nullptr ? a.key_rows / kTileRows + a.sequences.count
+                                                          : a.sequences.count * a.tiles_each;
+  return launch(a.absmax_only ? "finding the largest magnitude of each head of K" : "quantizing K and V",
+                OCTAVO_CHOOSE_ROWS(keys_values, access, a.padded_dim),
+                (a.absmax_only ? 1 : 2) * a.heads * tiles, kQuantizeThreads, stream, a);
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,226 @@
+// The host's side of the quantizers: from a call to kernel arguments, and the order of the passes.
+#include "cuda/quantize/quantize.hpp"
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "core/heads_view.hpp"
+#include "cuda/layout.hpp"
+#include "cuda/quantize/kernels.hpp"
+#include "cuda/runtime.hpp"
+#include "numerics/e4m3.hpp"
+#include "numerics/hadamard.hpp"
+
+namespace octavo::cuda {
+namespace {
+
+constexpr std::int64_t kVectorBytes = 16;
+constexpr std::int64_t kSliceChannels = 8;  // of a thread in a chunk of 64
+
+std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
+std::int64_t rounded_rows(std::int64_t n) { return pieces(n, kRowAlign) * kRowAlign; }
+
+CallerRows caller_rows(const TensorView& tensor, const Problem& p) {
+  const HeadsView view = heads_view(tensor, p.options.layout);
+  const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
+  CallerRows rows;
+  rows.data = static_cast<const std::byte*>(view.data);
+  rows.batch_stride = view.batch_stride * bytes;
+  rows.head_stride = view.head_stride * bytes;
+  rows.token_stride = view.token_stride * bytes;
+  rows.channel_stride = view.channel_stride * bytes;
+  rows.head_dim = static_cast<int>(p.head_dim);
+  rows.dtype = view.dtype;
+  return rows;
+}
+
+/// 16-byte vectors where every row starts at a multiple of 16 bytes and holds whole slices; a stride that is
+/// never taken does not count.
+Access access_of(const CallerRows& rows, std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
+  const auto aligned = [](std::int64_t stride, std::int64_t count) {
+    return count <= 1 || stride % kVectorBytes == 0;
+  };
+  const bool vectors = rows.channel_stride == static_cast<std::int64_t>(size_of(rows.dtype)) &&
+                       rows.head_dim % kSliceChannels == 0 &&
+                       reinterpret_cast<std::uintptr_t>(rows.data) % kVectorBytes == 0 &&
+                       aligned(rows.batch_stride, batch) && aligned(rows.head_stride, heads) &&
+                       aligned(rows.token_stride, tokens);
+  if (!vectors) return Access::any;
+  return rows.dtype == DType::f32 ? Access::f32 : rows.dtype == DType::f16 ? Access::f16 : Access::bf16;
+}
+
+/// clamps: the values may exceed the range. So they may, too, where the range itself is not on the grid.
+GridSpec grid_spec(Format format, float range, bool clamps) {
+  GridSpec grid;
+  grid.format = format;
+  grid.range = range;
+  grid.inverse_range = 1.0F / range;
+  grid.limit = format == Format::e4m3 ? numerics::round_to_e4m3(range) : range;
+  grid.clamps = clamps || grid.limit != range;
+  return grid;
+}
+
+RotationSpec rotation_spec(const Recipe& r, std::int64_t head_dim) {
+  RotationSpec rotation;
+  if (r.rotate != Rotation::hadamard) return rotation;
+  rotation.size = numerics::next_power_of_two(static_cast<int>(head_dim));
+  rotation.scale = numerics::hadamard_scale(rotation.size);
+  for (int c = 0; c < rotation.size; ++c) {
+    if (numerics::hadamard_sign(r.rotate_seed, c) < 0.0F) rotation.signs[c / 32] |= 1U << (c % 32);
+  }
+  return rotation;
+}
+
+/// The device's list of sequences; the table goes there first where one is needed.
+Status make_list(const KernelCall& call, std::byte* table, SequenceList& list) {
+  const Problem& p = call.problem;
+  list = sequence_list(p, reinterpret_cast<const SequenceRow*>(table));
+  if (list.table == nullptr) return {};
+  std::vector<SequenceRow> rows;
+  rows.reserve(p.sequences.size());
+  SequenceRow next;
+  for (const Sequence& s : p.sequences) {
+    next.batch = s.batch;
+    next.q_begin = s.q_begin;
+    next.q_len = s.q_len;
+    next.k_begin = s.k_begin;
+    next.k_len = s.k_len;
+    rows.push_back(next);
+    next.q_row += rounded_rows(s.q_len * p.group());
+    next.k_row += rounded_rows(s.k_len);
+    next.q_block += pieces(s.q_len, kQueryBlock);
+  }
+  return upload(table, rows.data(), rows.size() * sizeof(SequenceRow),
+                static_cast<cudaStream_t>(call.stream));
+}
+
+template <class T>
+T* section(std::byte* buffer, std::size_t offset) {
+  return reinterpret_cast<T*>(buffer + offset);
+}
+
+Status clear(void* data, std::size_t bytes, cudaStream_t stream) {
+  return check(cudaMemsetAsync(data, 0, bytes, stream), "clearing quantized rows");
+}
+
+KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::byte* kv) {
+  const Recipe& r = call.recipe;
+  KvArguments a;
+  a.heads = static_cast<int>(layout.heads);
+  a.padded_dim = static_cast<int>(layout.padded_dim);
+  a.key_rows = layout.key_rows;
+  a.partials = layout.key_rows / kPartialKeys + layout.sequences + 1;
+  a.k = kv + layout.k;
+  a.v = kv + layout.v;
+  a.k_scale = section<float>(kv, layout.k_scale);
+  a.k_mean = section<float>(kv, layout.k_mean);
+  a.v_scale = section<float>(kv, layout.v_scale);
+  a.v_mean = section<float>(kv, layout.v_mean);
+  if (r.smooth_q) a.k_exact = section<float>(kv, layout.k_exact);
+  a.scratch = section<float>(kv, layout.scratch);
+  a.nonfinite = section<std::uint32_t>(kv, layout.nonfinite);
+  a.k_grid = grid_spec(r.qk_format, r.k_range, false);
+  a.v_grid = grid_spec(r.v_format, r.v_range, false);
+  a.rotation = rotation_spec(r, call.problem.head_dim);
+  a.k_group = r.k_group;
+  a.value_scale = r.v_scale;
+  a.smooth_k = r.smooth_k;
+  a.smooth_v = r.smooth_v;
+  a.value_statistics = r.smooth_v || r.v_scale != ValueScale::none;
+  return a;
+}
+
+}  // namespace
+
+Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv) {
+  const Problem& p = call.problem;
+  const KvLayout layout(p, call.recipe, p.kv_heads);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  KvArguments a = kv_arguments(call, layout, kv);
+  if (Status s = make_list(call, kv + layout.table, a.sequences); !s.ok()) return s;
+  a.k_rows = caller_rows(k, p);
+  a.v_rows = caller_rows(v, p);
+  Access access = access_of(a.k_rows, p.batch, p.kv_heads, p.kv_len);
+  if (access_of(a.v_rows, p.batch, p.kv_heads, p.kv_len) != access) access = Access::any;
+  a.partials_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, kPartialKeys));
+  a.tiles_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, kTileRows));
+
+  std::int64_t keys = 0;
+  for (const Sequence& s : p.sequences) keys += s.k_len;
+  if (keys == 0) {  // the layout's least rows belong to no sequence, but may be read
+    a.smooth_k = a.smooth_v = a.value_statistics = false;
+    if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
+    if (Status s = clear(a.k, layout.k_scale - layout.k, stream); !s.ok()) return s;
+  }
+  if (a.smooth_k || a.value_statistics) {
+    if (Status s = launch_statistics(a, access, stream); !s.ok()) return s;
+  }
+  if (Status s = launch_finish(a, stream); !s.ok()) return s;
+  if (keys > 0 && a.k_group == Granularity::per_head) {
+    KvArguments first = a;
+    first.absmax_only = true;
+    if (Status s = launch_keys_values(first, access, stream); !s.ok()) return s;
+  }
+  if (keys > 0) {
+    if (Status s = launch_keys_values(a, access, stream); !s.ok()) return s;
+  }
+  return p.check_finite ? refuse_nonfinite(a.nonfinite, "k or v", stream) : Status{};
+}
+
+Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq) {
+  const Problem& p = call.problem;
+  const Recipe& r = call.recipe;
+  const QLayout layout(p, r);
+  const KvLayout keys(p, r, kv.heads);
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  QArguments a;
+  if (Status s = make_list(call, qq + layout.table, a.sequences); !s.ok()) return s;
+  a.rows = caller_rows(q, p);
+  const Access access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
+  a.kv_heads = static_cast<int>(layout.kv_heads);
+  a.group = static_cast<int>(layout.group);
+  a.padded_dim = static_cast<int>(layout.padded_dim);
+  a.q_rows = layout.q_rows;
+  a.q_blocks = layout.q_blocks;
+  a.tiles_each = static_cast<unsigned>(pieces(a.sequences.first.q_len, kQueryBlock));
+  a.q = qq + layout.q;
+  a.q_scale = section<float>(qq, layout.q_scale);
+  a.lse_shift = section<float>(qq, layout.lse_shift);
+  if (r.smooth_q) a.q_mean = section<float>(qq, layout.q_mean);
+  a.head_absmax = section<float>(qq, layout.scratch);
+  a.nonfinite = section<std::uint32_t>(qq, layout.nonfinite);
+  if (r.smooth_k) {
+    a.k_mean = reinterpret_cast<const float*>(kv.data + keys.k_mean) +
+               kv.first_head * keys.sequences * keys.padded_dim;
+  }
+  const TensorView& given = p.options.q_absmax;
+  const bool has_given = !given.empty() && r.q_group != Granularity::none;
+  if (has_given) {
+    a.given = static_cast<const float*>(given.data);
+    a.given_head_stride = given.strides[given.rank == 2 ? 1 : 0];
+    a.given_sequence_stride = given.rank == 2 ? given.strides[0] : 0;
+  }
+  a.grid = grid_spec(r.qk_format, r.q_range, has_given);
+  a.rotation = rotation_spec(r, p.head_dim);
+  a.q_group = r.q_group;
+  a.scale = p.scale;
+  a.logit_factor = std::abs(p.scale) * std::numbers::log2e_v<float>;
+
+  if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
+  if (layout.q_blocks == 0) {  // the layout's least rows belong to no sequence, but may be read
+    if (Status s = clear(a.q, layout.q_mean - layout.q, stream); !s.ok()) return s;
+  }
+  if (r.q_group == Granularity::per_head && !has_given && layout.q_blocks > 0) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(layout.kv_heads * layout.group * layout.sequences) * sizeof(float);
+    if (Status s = clear(a.head_absmax, bytes, stream); !s.ok()) return s;
+    QArguments first = a;
+    first.absmax_only = true;
+    if (Status s = launch_queries(first, access, stream); !s.ok()) return s;
+  }
+  if (Status s = launch_queries(a, access, stream); !s.ok()) return s;
+  return p.check_finite ? refuse_nonfinite(a.nonfinite, "q", stream) : Status{};
+}
+
+}  // namespace octavo::cuda

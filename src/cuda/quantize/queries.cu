@@ -1,0 +1,227 @@
+// Q to payload: a block takes 128 tokens of one query head, 4 rows a thread, and packs them between the rows
+// of the other heads of the group. Clamp, the LSE's dot product with K's mean, centre, rotate, largest
+// magnitude, round. A thread holds the four rows (equal mod 8 in 32) of a per_thread scale; per_warp and
+// per_block meet in shared memory.
+#include "cuda/quantize/kernels.hpp"
+#include "cuda/quantize/launch.cuh"
+#include "cuda/quantize/rows.cuh"
+#include "cuda/quantize/tiles.cuh"
+
+namespace octavo::cuda {
+namespace {
+
+constexpr int kWarps = kQuantizeThreads / 32;
+
+/// Mean of the block's rows, per channel, taken from every row; q_mean gets it rotated and in base-2 logits.
+template <int kChunks>
+__device__ __forceinline__ void subtract_mean(const QArguments& a, std::int64_t block, int head, int count,
+                                              const Lane& lane, float (&x)[kRowsPerThread][kChunks * 8],
+                                              const bool (&valid)[kRowsPerThread],
+                                              float (*sums)[kChunks * 64]) {
+  constexpr int kDim = kChunks * 64;
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) sum += valid[r] ? x[r][i] : 0.0F;
+    sum += __shfl_xor_sync(kWholeWarp, sum, 8);
+    sum += __shfl_xor_sync(kWholeWarp, sum, 16);
+    if (lane.group == 0) sums[lane.warp][64 * (i / 8) + 8 * lane.slice + i % 8] = sum;
+  }
+  __syncthreads();
+  float mean[1][kChunks * 8];
+  float sign[kChunks * 8];
+  load_signs<kChunks>(a.rotation, lane.slice, sign);
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) {
+    double sum = 0.0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w)
+      sum += static_cast<double>(sums[w][64 * (i / 8) + 8 * lane.slice + i % 8]);
+    mean[0][i] = static_cast<float>(sum / count);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) x[r][i] -= mean[0][i];
+    mean[0][i] *= sign[i];
+  }
+  butterflies<1, kChunks>(mean, a.rotation.size, lane.slice);
+  if (lane.warp != 0 || lane.group != 0) return;
+  const float factor = a.scale < 0.0F ? -a.logit_factor : a.logit_factor;
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) mean[0][i] = mean[0][i] * a.rotation.scale * factor;
+  store_channels<kChunks>(a.q_mean + (head * a.q_blocks + block) * kDim, lane.slice, mean[0]);
+}
+
+/// Rows between the sequence's last one and the next multiple of 64.
+template <int kChunks>
+__device__ __forceinline__ void clear_padding(const QArguments& a, const SequenceRow& sequence, int kv_head,
+                                              std::int64_t row_bytes) {
+  const std::int64_t rows = sequence.q_len * a.group;
+  const std::int64_t first = kv_head * a.q_rows + sequence.q_row + rows;
+  const int count = static_cast<int>(round_up_to_rows(rows) - rows);
+  const int pieces = count * static_cast<int>(row_bytes / 16);
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kQuantizeThreads)
+    *reinterpret_cast<uint4*>(a.q + first * row_bytes + 16 * i) = {0, 0, 0, 0};
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kQuantizeThreads) {
+    a.q_scale[first + i] = 0.0F;
+    a.lse_shift[first + i] = 0.0F;
+  }
+}
+
+template <Access kAccess, int kChunks, bool kSmooth>
+__device__ __forceinline__ void quantize_rows(const QArguments& a) {
+  constexpr int kDim = kChunks * 64;
+  __shared__ float warp_tops[kWarps];
+  const Lane lane;
+  const auto heads = static_cast<unsigned>(a.kv_heads * a.group);
+  const int head = static_cast<int>(blockIdx.x % heads);
+  const unsigned slot = blockIdx.x / heads;
+  const Tile tile = query_tile(a.sequences, slot, a.tiles_each);
+  if (!tile.any) return;
+  const int kv_head = head / a.group;
+  const std::int64_t left = tile.sequence.q_len - tile.first;
+  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+  const std::byte* base = a.rows.data + tile.sequence.batch * a.rows.batch_stride +
+                          head * a.rows.head_stride +
+                          (tile.sequence.q_begin + tile.first) * a.rows.token_stride;
+  const auto token = [&](int r) { return 32 * (lane.warp >> 1) + 8 * r + 4 * (lane.warp & 1) + lane.group; };
+
+  RawRow<kAccess, kChunks> raw[kRowsPerThread];
+  bool valid[kRowsPerThread];
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    valid[r] = token(r) < count;
+    load_row<true>(a.rows, base + token(r) * a.rows.token_stride, lane.slice, valid[r], raw[r]);
+  }
+  float x[kRowsPerThread][kChunks * 8];
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
+
+  bool bad[kRowsPerThread] = {};  // the caller gave NaN or Inf
+  float given = -1.0F;
+  if (a.given != nullptr) {
+    given = a.given[tile.index * a.given_sequence_stride + head * a.given_head_stride];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      bad[r] = !is_finite(row_max(largest(x[r])));
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) {
+        const float clamped = fminf(fmaxf(x[r][i], -given), given);
+        x[r][i] = x[r][i] == x[r][i] ? clamped : x[r][i];
+      }
+    }
+  }
+
+  float shift[kRowsPerThread] = {};
+  if (a.k_mean != nullptr) {
+    float mean[kChunks * 8];
+    load_channels<kChunks>(a.k_mean + (kv_head * a.sequences.count + tile.index) * kDim, lane.slice, mean);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) shift[r] = __fmaf_rn(x[r][i], mean[i], shift[r]);
+#pragma unroll
+      for (int step = 1; step < 8; step *= 2) shift[r] += __shfl_xor_sync(kWholeWarp, shift[r], step);
+      shift[r] *= a.scale;
+    }
+  }
+  if constexpr (kSmooth) {
+    __shared__ float sums[kWarps][kDim];
+    subtract_mean<kChunks>(a, tile.sequence.q_block + tile.first / kQueryBlock, head, count, lane, x, valid,
+                           sums);
+  }
+
+  if (a.rotation.size > 0) {
+    float sign[kChunks * 8];
+    load_signs<kChunks>(a.rotation, lane.slice, sign);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) x[r][i] *= sign[i];
+    }
+    butterflies<kRowsPerThread, kChunks>(x, a.rotation.size, lane.slice);
+  }
+
+  float tops[kRowsPerThread];
+  float top = 0.0F;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    tops[r] = row_max(largest(x[r])) * a.rotation.scale;
+    if (!valid[r]) tops[r] = 0.0F;
+    top = max_nan(top, tops[r]);
+    if (valid[r] && (bad[r] || !is_finite(tops[r]))) {
+      if (a.given == nullptr)
+        bad[r] = given_non_finite(a.rows, base + token(r) * a.rows.token_stride, lane.slice);
+      if (bad[r]) flag(a.nonfinite, kBadQ);
+    }
+  }
+
+  std::uint32_t* head_top =
+      reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * a.sequences.count + tile.index;
+  if (a.absmax_only) {  // bits of floats that are not negative compare as integers, NaN above all
+    top = warp_max(top);
+    if ((threadIdx.x & 31U) == 0) atomicMax(head_top, __float_as_uint(top));
+    return;
+  }
+  if (a.given != nullptr) {
+    top = given;
+  } else if (a.q_group == Granularity::per_head) {
+    top = __uint_as_float(*head_top);
+  } else if (a.q_group == Granularity::per_block || a.q_group == Granularity::per_warp) {
+    top = warp_max(top);
+    if ((threadIdx.x & 31U) == 0) warp_tops[lane.warp] = top;
+    __syncthreads();
+    top = max_nan(warp_tops[lane.warp], warp_tops[lane.warp ^ 1]);
+    if (a.q_group == Granularity::per_block) {
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) top = max_nan(top, warp_tops[w]);
+    }
+  }
+
+  const bool wide = a.grid.format == Format::f16 || a.grid.format == Format::bf16;
+  const std::int64_t row_bytes = wide ? 2 * kDim : kDim;
+  const std::int64_t first_row = kv_head * a.q_rows + tile.sequence.q_row + head % a.group;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    if (!valid[r]) continue;
+    const std::int64_t row = first_row + (tile.first + token(r)) * a.group;
+    float delta = 1.0F;
+    if (!wide) {
+      delta = finite_delta(a.q_group == Granularity::per_token && a.given == nullptr ? tops[r] : top, a.grid);
+      if (!is_finite(tops[r]))
+        delta = __uint_as_float(0x7FC00000U);  // NaN of its own, though the scale was given
+    }
+    float factor = a.rotation.scale * __frcp_rn(delta);
+    if (a.scale < 0.0F) factor = -factor;
+    store_payload<kChunks>(a.q + row * row_bytes, lane.slice, a.grid, x[r], factor, wide || is_finite(delta));
+    if (lane.slice == 0) {
+      a.q_scale[row] = delta * a.logit_factor;
+      a.lse_shift[row] = shift[r];
+    }
+  }
+  if (head % a.group == 0 && tile.first + kTileRows >= tile.sequence.q_len)
+    clear_padding<kChunks>(a, tile.sequence, kv_head, row_bytes);
+}
+
+// smooth_q has an instance of its own, since its registers would cost the others a third of their occupancy.
+template <Access kAccess, int kChunks>
+__global__ void __launch_bounds__(kQuantizeThreads, kChunks == 1             ? 3
+                                                    : kAccess == Access::f32 ? 1
+                                                                             : 2)
+    queries(const __grid_constant__ QArguments a) {
+  quantize_rows<kAccess, kChunks, false>(a);
+}
+template <Access kAccess, int kChunks>
+__global__ void __launch_bounds__(kQuantizeThreads) smooth_queries(const __grid_constant__ QArguments a) {
+  quantize_rows<kAccess, kChunks, true>(a);
+}
+
+}  // namespace
+
+Status launch_queries(const QArguments& a, Access access, cudaStream_t stream) {
+  return launch(a.absmax_only ? "finding the largest magnitude of each query head" : "quantizing Q",
+                a.q_mean != nullptr ? OCTAVO_CHOOSE_ROWS(smooth_queries, access, a.padded_dim)
+                                    : OCTAVO_CHOOSE_ROWS(queries, access, a.padded_dim),
+                a.q_blocks * a.kv_heads * a.group, kQuantizeThreads, stream, a);
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,264 @@
+// Rows in registers: what the passes over K, V and Q share.
+//
+// 8 threads hold a row: thread `slice` the channels 64 c + 8 slice + i, i < 8, of each chunk c of 64 channels
+// (one chunk or two). So a load of 16 bytes a thread covers whole lines, and a butterfly of the rotation
+// stays in a thread (strides 1, 2, 4 and 64) or moves to the thread beside (8, 16, 32).
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/quantize/arguments.hpp"
+#include "cuda/quantize/convert.cuh"
+
+namespace octavo::cuda {
+
+inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
+
+/// The place of a thread in its block.
+struct Lane {
+  int warp = static_cast<int>(threadIdx.x) >> 5;
+  int group = (static_cast<int>(threadIdx.x) >> 3) & 3;  ///< of 8 threads, which hold one row
+  int slice = static_cast<int>(threadIdx.x) & 7;
+};
+
+/// A row's part of one thread, as loaded.
+template <Access kAccess, int kChunks>
+struct RawRow {
+  static constexpr int kVectors = kAccess == Access::f32 ? 2 : 1;  ///< of a chunk
+  uint4 vectors[kChunks * kVectors];
+};
+template <int kChunks>
+struct RawRow<Access::any, kChunks> {
+  float values[kChunks * 8];
+};
+
+__device__ inline float load_element(const std::byte* at, DType dtype) {
+  if (dtype == DType::f32) return *reinterpret_cast<const float*>(at);
+  float low = 0.0F;
+  float high = 0.0F;
+  const std::uint32_t word = *reinterpret_cast<const std::uint16_t*>(at);
+  if (dtype == DType::f16) {
+    widen_x2<false>(word, low, high);
+  } else {
+    widen_x2<true>(word, low, high);
+  }
+  return low;
+}
+
+/// Zeros where the row is not valid and beyond the head dim. kOnce: nobody reads the row again.
+template <bool kOnce, Access kAccess, int kChunks>
+__device__ __forceinline__ void load_row(const CallerRows& rows, const std::byte* row, int slice, bool valid,
+                                         RawRow<kAccess, kChunks>& raw) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int channel = 64 * c + 8 * slice;
+    if constexpr (kAccess == Access::any) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        raw.values[8 * c + i] = valid && channel + i < rows.head_dim
+                                    ? load_element(row + (channel + i) * rows.channel_stride, rows.dtype)
+                                    : 0.0F;
+      }
+    } else {
+      constexpr int kVectors = RawRow<kAccess, kChunks>::kVectors;
+      const bool in = valid && channel < rows.head_dim;  // a whole chunk: head dims here are multiples of 8
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) {
+        const std::byte* at = row + channel * (2 * kVectors) + 16 * n;
+        raw.vectors[kVectors * c + n] = !in ? uint4{0, 0, 0, 0} : kOnce ? load_once(at) : load_again(at);
+      }
+    }
+  }
+}
+
+template <Access kAccess, int kChunks>
+__device__ __forceinline__ void widen_row(const RawRow<kAccess, kChunks>& raw, float (&x)[kChunks * 8]) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if constexpr (kAccess == Access::any) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[8 * c + i] = raw.values[8 * c + i];
+    } else if constexpr (kAccess == Access::f32) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint4 v = raw.vectors[2 * c + n];
+        float* to = x + 8 * c + 4 * n;
+        to[0] = __uint_as_float(v.x);
+        to[1] = __uint_as_float(v.y);
+        to[2] = __uint_as_float(v.z);
+        to[3] = __uint_as_float(v.w);
+      }
+    } else {
+      constexpr bool kBf16 = kAccess == Access::bf16;
+      const uint4 v = raw.vectors[c];
+      float* to = x + 8 * c;
+      widen_x2<kBf16>(v.x, to[0], to[1]);
+      widen_x2<kBf16>(v.y, to[2], to[3]);
+      widen_x2<kBf16>(v.z, to[4], to[5]);
+      widen_x2<kBf16>(v.w, to[6], to[7]);
+    }
+  }
+}
+
+/// Two neighbours' float per channel of this thread, 32 bytes a chunk, from [padded_dim].
+template <int kChunks>
+__device__ __forceinline__ void load_channels(const float* from, int slice, float (&x)[kChunks * 8]) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float4 v = *reinterpret_cast<const float4*>(from + 64 * c + 8 * slice + 4 * n);
+      float* to = x + 8 * c + 4 * n;
+      to[0] = v.x;
+      to[1] = v.y;
+      to[2] = v.z;
+      to[3] = v.w;
+    }
+  }
+}
+template <int kChunks>
+__device__ __forceinline__ void store_channels(float* to, int slice, const float (&x)[kChunks * 8]) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float* from = x + 8 * c + 4 * n;
+      *reinterpret_cast<float4*>(to + 64 * c + 8 * slice + 4 * n) = {from[0], from[1], from[2], from[3]};
+    }
+  }
+}
+
+/// +1 or -1 of each channel.
+template <int kChunks>
+__device__ __forceinline__ void load_signs(const RotationSpec& rotation, int slice,
+                                           float (&sign)[kChunks * 8]) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const std::uint32_t bits = rotation.signs[2 * c + (slice >> 2)] >> (8 * (slice & 3));
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      sign[8 * c + i] = __uint_as_float(0x3F800000U | (bits << (31 - i) & 0x80000000U));
+  }
+}
+
+/// The butterflies of numerics::hadamard_rotate() in its order, so with its bits, for kRows rows at once; its
+/// scale is left to the caller, its signs were applied.
+template <int kRows, int kChunks>
+__device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int size, int slice) {
+#pragma unroll
+  for (int stride = 1; stride < 8; stride *= 2) {
+    if (stride >= size) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i) {
+        if ((i & stride) != 0) continue;
+        const float low = x[r][i];
+        const float high = x[r][i + stride];
+        x[r][i] = low + high;
+        x[r][i + stride] = low - high;
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) {
+    if (8 * step >= size) return;
+    const float sign = (slice & step) != 0 ? -1.0F : 1.0F;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kChunks * 8; ++i)
+        x[r][i] = __fmaf_rn(x[r][i], sign, __shfl_xor_sync(kWholeWarp, x[r][i], step));
+    }
+  }
+  if constexpr (kChunks == 2) {
+    if (size <= 64) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float low = x[r][i];
+        const float high = x[r][i + 8];
+        x[r][i] = low + high;
+        x[r][i + 8] = low - high;
+      }
+    }
+  }
+}
+
+/// Over the 8 threads of a row.
+__device__ __forceinline__ float row_max(float m) {
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) m = max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
+  return m;
+}
+/// Over the rows of a warp, whose 8 threads agree.
+__device__ __forceinline__ float warp_max(float m) {
+#pragma unroll
+  for (int step = 8; step < 32; step *= 2) m = max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
+  return m;
+}
+
+template <int kValues>
+__device__ __forceinline__ float largest(const float (&x)[kValues]) {
+  float m = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) m = max_nan(m, fabsf(x[i]));
+  return m;
+}
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38F; }
+
+/// Does the caller's row hold NaN or Inf? Asked, with 8 threads a row, only when something came out
+/// non-finite, to tell the caller's from an overflow here; small rather than fast, so that it costs no
+/// registers.
+__device__ __noinline__ inline bool given_non_finite(const CallerRows& rows, const std::byte* row, int slice) {
+#pragma unroll 1
+  for (int channel = slice; channel < rows.head_dim; channel += 8) {
+    if (!is_finite(load_element(row + channel * rows.channel_stride, rows.dtype))) return true;
+  }
+  return false;
+}
+
+/// One row to its payload, 8 or 16 bytes a chunk: x * factor on the grid, zeros unless `keep`.
+template <int kChunks>
+__device__ __forceinline__ void store_payload(std::byte* row, int slice, const GridSpec& grid,
+                                              float (&x)[kChunks * 8], float factor, bool keep) {
+  const std::uint32_t mask = keep ? 0xFFFFFFFFU : 0U;
+  if (grid.format == Format::f16 || grid.format == Format::bf16) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      std::uint32_t w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = x[8 * c + 2 * i] * factor;
+        const float high = x[8 * c + 2 * i + 1] * factor;
+        w[i] = (grid.format == Format::f16 ? narrow_x2<false>(low, high) : narrow_x2<true>(low, high)) & mask;
+      }
+      *reinterpret_cast<uint4*>(row + 128 * c + 16 * slice) = {w[0], w[1], w[2], w[3]};
+    }
+    return;
+  }
+  if (grid.clamps) {
+#pragma unroll
+    for (int i = 0; i < kChunks * 8; ++i) x[i] = fminf(fmaxf(x[i] * factor, -grid.limit), grid.limit);
+    factor = 1.0F;
+  }
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const float* from = x + 8 * c;
+    uint2 w;
+    if (grid.format == Format::e4m3) {
+      w.x = e4m3_x4(from[0] * factor, from[1] * factor, from[2] * factor, from[3] * factor);
+      w.y = e4m3_x4(from[4] * factor, from[5] * factor, from[6] * factor, from[7] * factor);
+    } else {
+      w.x = int8_x4(from, factor);
+      w.y = int8_x4(from + 4, factor);
+    }
+    w.x &= mask;
+    w.y &= mask;
+    *reinterpret_cast<uint2*>(row + 64 * c + 8 * slice) = w;
+  }
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,96 @@
+// Which rows a block works on. Blocks are numbered so that no list of tiles is needed: the sequence follows
+// from a division where all sequences are alike, else from a binary search in their table.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/quantize/arguments.hpp"
+#include "numerics/integers.hpp"
+
+namespace octavo::cuda {
+
+struct Tile {
+  SequenceRow sequence;
+  std::int64_t index = 0;  ///< of the sequence
+  std::int64_t first = 0;  ///< key or token within it
+  bool any = false;        ///< false: nothing to do
+};
+
+__device__ inline std::int64_t round_up_to_rows(std::int64_t n) {
+  return (n + kRowAlign - 1) / kRowAlign * kRowAlign;
+}
+
+/// Last index whose start(table[index], index) is at most `slot`; starts do not decrease, the first is 0.
+template <class Start>
+__device__ __forceinline__ std::int64_t last_at_most(const SequenceList& list, std::int64_t slot,
+                                                     Start start) {
+  std::int64_t low = 0;
+  std::int64_t high = list.count;
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (start(list.table[middle], middle) <= slot) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The slot of a sequence's first piece of `size` keys. Rounding down and adding the index leaves every
+/// sequence room for its pieces; key_rows / size + sequences slots are enough, a few stay empty.
+__device__ inline std::int64_t first_slot(const SequenceRow& sequence, std::int64_t index,
+                                          std::int64_t size) {
+  return sequence.k_row / size + index;
+}
+
+/// Piece `slot` of `size` keys. Where all sequences are alike, slots are numbered without gaps: `each` a
+/// sequence.
+__device__ __forceinline__ Tile key_tile(const SequenceList& list, unsigned slot, int size, unsigned each) {
+  Tile tile;
+  if (list.table == nullptr) {
+    const unsigned index = slot / each;
+    tile.index = index;
+    tile.sequence = list[index];
+    tile.first = static_cast<std::int64_t>(slot - index * each) * size;
+  } else {
+    tile.index = last_at_most(
+        list, slot, [size](const SequenceRow& s, std::int64_t i) { return first_slot(s, i, size); });
+    tile.sequence = list.table[tile.index];
+    tile.first = (slot - first_slot(tile.sequence, tile.index, size)) * size;
+  }
+  tile.any = tile.first < tile.sequence.k_len;
+  return tile;
+}
+
+/// Block `slot` of 128 query tokens, as q_mean numbers them.
+__device__ __forceinline__ Tile query_tile(const SequenceList& list, unsigned slot, unsigned each) {
+  Tile tile;
+  if (list.table == nullptr) {
+    const unsigned index = slot / each;
+    tile.index = index;
+    tile.sequence = list[index];
+  } else {
+    tile.index = last_at_most(list, slot, [](const SequenceRow& s, std::int64_t) { return s.q_block; });
+    tile.sequence = list.table[tile.index];
+  }
+  tile.first = (slot - tile.sequence.q_block) * kQueryBlock;
+  tile.any = tile.first < tile.sequence.q_len;
+  return tile;
+}
+
+/// numerics::group_delta(), or NaN where the magnitude is no finite number. Two fused steps from the product
+/// with the reciprocal give the quotient's own bits; the extremes of the range, where they would not, count
+/// as zero or divide.
+__device__ __forceinline__ float finite_delta(float amax, const GridSpec& grid) {
+  const float near = amax * grid.inverse_range;
+  const float delta = __fmaf_rn(__fmaf_rn(-near, grid.range, amax), grid.inverse_range, near);
+  if (amax < numerics::kZeroGroupAmax) return 1.0F;
+  if (amax < 0x1p100F) return delta;
+  return amax <= 3.402823466e38F ? amax / grid.range : __uint_as_float(0x7FC00000U);
+}
+
+/// Adds the bits to the flag of the buffer; rare.
+__device__ inline void flag(std::uint32_t* nonfinite, std::uint32_t bits) { atomicOr(nonfinite, bits); }
+
+}  // namespace octavo::cuda
