@@ -269,6 +269,11 @@ static void test_refusals(void) {
   wrong.device_kind = 7;
   REFUSED(octavo_attention(&wrong, k, v, o, NULL, r, &options, NULL), OCTAVO_INVALID_ARGUMENT,
           "device_kind is 7");
+  wrong = p->k_view;
+  wrong.device_kind = OCTAVO_CUDA;
+  REFUSED(octavo_attention(q, &wrong, v, o, NULL, r, &options, NULL), OCTAVO_INVALID_ARGUMENT,
+          "k is on cuda:0");
+  CHECK(options.check_finite == -1); /* by the device */
 
   broken = options;
   broken.struct_size = 4;
