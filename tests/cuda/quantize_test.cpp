@@ -163,8 +163,11 @@ TEST(QuantizeGpu, NaNStaysInItsHeadAndIsFlagged) {
       for (int which = 0; which < 3; ++which) {
         QuantizeCase c({.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 90, .kv_len = 150}, preset(name));
         DeviceTensor& t = which == 0 ? c.q : which == 1 ? c.k : c.v;
-        write_element(t.host.data(), t.view.dtype, t.view.strides[1] + 77 * t.view.strides[2] + 5,
-                      value);  // head 1, token 77
+        const std::int64_t last = which == 0 ? 89 : 142;
+        for (const std::int64_t token :
+             {std::int64_t{0}, std::int64_t{35}, std::int64_t{77}, last})  // of head 1
+          write_element(t.host.data(), t.view.dtype, t.view.strides[1] + token * t.view.strides[2] + 5,
+                        value);
         c.send();
         SCOPED_TRACE(std::string(name) + (which == 0 ? " q" : which == 1 ? " k" : " v"));
         const Quantized got = quantize(c);
