@@ -230,6 +230,16 @@ TEST(QuantizeGpu, QueriesOfSomeHeadsOfABuffer) {
   EXPECT_TRUE(same(at.lse_shift, all_at.lse_shift, at.q_rows * 4));
 }
 
+TEST(QuantizeGpu, ManyTilesShareBlocks) {
+  OCTAVO_NEEDS_HOPPER();
+  const QuantizeShape s{.batch = 2, .q_heads = 32, .kv_heads = 32, .q_len = 1, .kv_len = 8300, .head_dim = 8};
+  check_all(s, preset("turbo8"));
+  QuantizeShape ragged = s;
+  ragged.lengths = true;
+  ragged.batch = 9;
+  check_all(ragged, preset("turbo"));
+}
+
 TEST(QuantizeGpu, MoreThan65535Entries) {
   OCTAVO_NEEDS_HOPPER();
   check_all({.batch = 66000, .q_heads = 1, .q_len = 1, .kv_len = 2, .head_dim = 8}, preset("turbo8"));

@@ -62,7 +62,8 @@ struct KvArguments {
   std::int64_t key_rows = 0;
   std::int64_t partials = 0;   ///< slots of a head in scratch
   unsigned partials_each = 1;  ///< of a sequence, where all are alike
-  unsigned tiles_each = 1;
+  unsigned spans_each = 1;
+  int span = 1;  ///< tiles of 128 keys that a block takes one after the other
 
   std::byte* k = nullptr;
   std::byte* v = nullptr;

@@ -69,7 +69,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   if (!is_finite(top) && !a.smooth_k) {  // with smooth_k the sums told
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      if (key(r) < count && given_non_finite(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice))
+      if (key(r) < count && given_non_finite(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice, 8))
         flag(a.nonfinite, kBadK);
     }
   }
@@ -160,13 +160,12 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int r = 0; r < kRowsPerThread; ++r)
     load_row<true>(a.v_rows, base + key(r) * a.v_rows.token_stride, lane.slice, key(r) < count, raw[r]);
 
-  const std::int64_t channels = (head * a.sequences.count + tile.index) * kDim;
   float x[kRowsPerThread][kChunks * 8];
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
   if (a.smooth_v) {
     float mean[kChunks * 8];
-    load_channels<kChunks>(a.v_mean + channels, lane.slice, mean);
+    load_channels<kChunks>(a.v_mean + (head * a.sequences.count + tile.index) * kDim, lane.slice, mean);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
 #pragma unroll
@@ -188,7 +187,11 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   }
 
   float factor[kChunks * 8];
-  load_channels<kChunks>(a.v_scale + channels, lane.slice, factor);
+  load_channels<kChunks>(a.scratch +
+                             (head * a.partials + first_slot(tile.sequence, tile.index, kPartialKeys)) *
+                                 (kPartialValues * kDim) +
+                             kVHigh * kDim,
+                         lane.slice, factor);
   std::uint32_t valid = 0;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;
@@ -196,11 +199,10 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int i = 0; i < kChunks * 8; ++i) {
     const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
     if (lane.warp == 0 && lane.group == 0) shared.finite[channel] = is_finite(factor[i]) ? 0xFFFFFFFFU : 0U;
-    const float inverse = factor[i] > 0.0F ? __frcp_rn(factor[i]) : 0.0F;
     float y[kRowsPerThread];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      y[r] = x[r][i] * inverse;
+      y[r] = x[r][i] * factor[i];
       if (a.v_grid.clamps) y[r] = fminf(fmaxf(y[r], -a.v_grid.limit), a.v_grid.limit);
     }
     auto* words = reinterpret_cast<std::uint32_t*>(&shared.pieces[channel][swizzled(channel, lane.warp)]);
@@ -231,7 +233,8 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
 }
 
 template <Access kAccess, int kChunks>
-__global__ void __launch_bounds__(kQuantizeThreads) keys_values(const __grid_constant__ KvArguments a) {
+__global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChunks))
+    keys_values(const __grid_constant__ KvArguments a) {
   __shared__ SharedValues<kChunks> shared;
   unsigned work = gridDim.x - 1 - blockIdx.x;
   bool values = false;
@@ -240,20 +243,24 @@ __global__ void __launch_bounds__(kQuantizeThreads) keys_values(const __grid_con
     work >>= 1;
   }
   const int head = static_cast<int>(work % static_cast<unsigned>(a.heads));
-  const Tile tile = key_tile(a.sequences, work / static_cast<unsigned>(a.heads), kTileRows, a.tiles_each);
-  if (!tile.any) return;
-  if (values) {
-    quantize_values<kAccess, kChunks>(a, tile, head, shared);
-  } else {
-    quantize_keys<kAccess, kChunks>(a, tile, head, reinterpret_cast<float*>(&shared));
+  Tile tile = key_tile(a.sequences, work / static_cast<unsigned>(a.heads), a.span * kTileRows, a.spans_each);
+  for (int n = 0; n < a.span && tile.first < tile.sequence.k_len; ++n) {
+    if (n > 0) __syncthreads();  // the last tile's words in shared memory were read
+    if (values) {
+      quantize_values<kAccess, kChunks>(a, tile, head, shared);
+    } else {
+      quantize_keys<kAccess, kChunks>(a, tile, head, reinterpret_cast<float*>(&shared));
+    }
+    tile.first += kTileRows;
   }
 }
 
 }  // namespace
 
 Status launch_keys_values(const KvArguments& a, Access access, cudaStream_t stream) {
-  const std::int64_t tiles = a.sequences.table != nullptr ? a.key_rows / kTileRows + a.sequences.count
-                                                          : a.sequences.count * a.tiles_each;
+  const std::int64_t tiles = a.sequences.table != nullptr
+                                 ? a.key_rows / (a.span * kTileRows) + a.sequences.count
+                                 : a.sequences.count * a.spans_each;
   return launch(a.absmax_only ? "finding the largest magnitude of each head of K" : "quantizing K and V",
                 OCTAVO_CHOOSE_ROWS(keys_values, access, a.padded_dim),
                 (a.absmax_only ? 1 : 2) * a.heads * tiles, kQuantizeThreads, stream, a);

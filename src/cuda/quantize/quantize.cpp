@@ -16,6 +16,9 @@ namespace octavo::cuda {
 namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
+// Two tiles a block share the work before the first load; below this there are too few blocks to fill the
+// last wave of a GPU of some 130 multiprocessors that hold 4 each.
+constexpr std::int64_t kManyTiles = 4096;
 constexpr std::int64_t kSliceChannels = 8;  // of a thread in a chunk of 64
 
 std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
@@ -127,6 +130,7 @@ KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::by
   a.value_scale = r.v_scale;
   a.smooth_k = r.smooth_k;
   a.smooth_v = r.smooth_v;
+  if (layout.heads * layout.key_rows / kTileRows >= kManyTiles) a.span = 2;
   a.value_statistics = r.smooth_v || r.v_scale != ValueScale::none;
   return a;
 }
@@ -144,7 +148,7 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
   Access access = access_of(a.k_rows, p.batch, p.kv_heads, p.kv_len);
   if (access_of(a.v_rows, p.batch, p.kv_heads, p.kv_len) != access) access = Access::any;
   a.partials_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, kPartialKeys));
-  a.tiles_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, kTileRows));
+  a.spans_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, a.span * kTileRows));
 
   std::int64_t keys = 0;
   for (const Sequence& s : p.sequences) keys += s.k_len;

@@ -76,7 +76,6 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   const int head = static_cast<int>(blockIdx.x % heads);
   const unsigned slot = blockIdx.x / heads;
   const Tile tile = query_tile(a.sequences, slot, a.tiles_each);
-  if (!tile.any) return;
   const int kv_head = head / a.group;
   const std::int64_t left = tile.sequence.q_len - tile.first;
   const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
@@ -96,33 +95,37 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
 
-  bool bad[kRowsPerThread] = {};  // the caller gave NaN or Inf
+  // What there is one of per row is reduced to, and computed by, the thread whose slice mod 4 is the row.
+  const int own = token(lane.slice & 3);
+  const bool own_valid = own < count;
+  bool bad = false;  // the caller gave NaN or Inf
   float given = -1.0F;
   if (a.given != nullptr) {
     given = a.given[tile.index * a.given_sequence_stride + head * a.given_head_stride];
+    float tops[kRowsPerThread];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      bad[r] = !is_finite(row_max(largest(x[r])));
+      tops[r] = largest(x[r]);
 #pragma unroll
       for (int i = 0; i < kChunks * 8; ++i) {
         const float clamped = fminf(fmaxf(x[r][i], -given), given);
         x[r][i] = x[r][i] == x[r][i] ? clamped : x[r][i];
       }
     }
+    bad = !is_finite(reduce_rows(tops, lane.slice, max_nan));
   }
 
-  float shift[kRowsPerThread] = {};
+  float shift = 0.0F;
   if (a.k_mean != nullptr) {
     float mean[kChunks * 8];
     load_channels<kChunks>(a.k_mean + (kv_head * a.sequences.count + tile.index) * kDim, lane.slice, mean);
+    float dots[kRowsPerThread] = {};
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
 #pragma unroll
-      for (int i = 0; i < kChunks * 8; ++i) shift[r] = __fmaf_rn(x[r][i], mean[i], shift[r]);
-#pragma unroll
-      for (int step = 1; step < 8; step *= 2) shift[r] += __shfl_xor_sync(kWholeWarp, shift[r], step);
-      shift[r] *= a.scale;
+      for (int i = 0; i < kChunks * 8; ++i) dots[r] = __fmaf_rn(x[r][i], mean[i], dots[r]);
     }
+    shift = a.scale * reduce_rows(dots, lane.slice, [](float p, float q) { return p + q; });
   }
   if constexpr (kSmooth) {
     __shared__ float sums[kWarps][kDim];
@@ -142,18 +145,17 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   }
 
   float tops[kRowsPerThread];
-  float top = 0.0F;
 #pragma unroll
-  for (int r = 0; r < kRowsPerThread; ++r) {
-    tops[r] = row_max(largest(x[r])) * a.rotation.scale;
-    if (!valid[r]) tops[r] = 0.0F;
-    top = max_nan(top, tops[r]);
-    if (valid[r] && (bad[r] || !is_finite(tops[r]))) {
-      if (a.given == nullptr)
-        bad[r] = given_non_finite(a.rows, base + token(r) * a.rows.token_stride, lane.slice);
-      if (bad[r]) flag(a.nonfinite, kBadQ);
-    }
+  for (int r = 0; r < kRowsPerThread; ++r) tops[r] = largest(x[r]);
+  float own_top = reduce_rows(tops, lane.slice, max_nan) * a.rotation.scale;
+  if (!own_valid) own_top = 0.0F;
+  if (own_valid && (bad || !is_finite(own_top))) {
+    if (a.given == nullptr)
+      bad = given_non_finite(a.rows, base + own * a.rows.token_stride, lane.slice >> 2, 2);
+    if (bad) flag(a.nonfinite, kBadQ);
   }
+  float top = max_nan(own_top, __shfl_xor_sync(kWholeWarp, own_top, 1));
+  top = max_nan(top, __shfl_xor_sync(kWholeWarp, top, 2));
 
   std::uint32_t* head_top =
       reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * a.sequences.count + tile.index;
@@ -180,23 +182,27 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   const bool wide = a.grid.format == Format::f16 || a.grid.format == Format::bf16;
   const std::int64_t row_bytes = wide ? 2 * kDim : kDim;
   const std::int64_t first_row = kv_head * a.q_rows + tile.sequence.q_row + head % a.group;
+  float delta = 1.0F;
+  if (!wide) {
+    if (a.given == nullptr && a.q_group == Granularity::per_token) top = own_top;
+    delta = finite_delta(top, a.grid);
+    if (!is_finite(own_top))
+      delta = __uint_as_float(0x7FC00000U);  // NaN of its own, though the scale was given
+  }
+  if (own_valid && lane.slice < kRowsPerThread) {
+    const std::int64_t row = first_row + (tile.first + own) * a.group;
+    a.q_scale[row] = delta * a.logit_factor;
+    a.lse_shift[row] = shift;
+  }
+  float own_factor = a.rotation.scale * __frcp_rn(delta);
+  if (a.scale < 0.0F) own_factor = -own_factor;
+  const int first_lane = 8 * lane.group;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
+    const float factor = __shfl_sync(kWholeWarp, own_factor, first_lane + r);
     if (!valid[r]) continue;
-    const std::int64_t row = first_row + (tile.first + token(r)) * a.group;
-    float delta = 1.0F;
-    if (!wide) {
-      delta = finite_delta(a.q_group == Granularity::per_token && a.given == nullptr ? tops[r] : top, a.grid);
-      if (!is_finite(tops[r]))
-        delta = __uint_as_float(0x7FC00000U);  // NaN of its own, though the scale was given
-    }
-    float factor = a.rotation.scale * __frcp_rn(delta);
-    if (a.scale < 0.0F) factor = -factor;
-    store_payload<kChunks>(a.q + row * row_bytes, lane.slice, a.grid, x[r], factor, wide || is_finite(delta));
-    if (lane.slice == 0) {
-      a.q_scale[row] = delta * a.logit_factor;
-      a.lse_shift[row] = shift[r];
-    }
+    store_payload<kChunks>(a.q + (first_row + (tile.first + token(r)) * a.group) * row_bytes, lane.slice,
+                           a.grid, x[r], factor, is_finite(factor));
   }
   if (head % a.group == 0 && tile.first + kTileRows >= tile.sequence.q_len)
     clear_padding<kChunks>(a, tile.sequence, kv_head, row_bytes);
@@ -204,9 +210,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
 
 // smooth_q has an instance of its own, since its registers would cost the others a third of their occupancy.
 template <Access kAccess, int kChunks>
-__global__ void __launch_bounds__(kQuantizeThreads, kChunks == 1             ? 3
-                                                    : kAccess == Access::f32 ? 1
-                                                                             : 2)
+__global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChunks))
     queries(const __grid_constant__ QArguments a) {
   quantize_rows<kAccess, kChunks, false>(a);
 }

@@ -14,6 +14,13 @@ namespace octavo::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
 
+/// Blocks a multiprocessor is to hold, from the registers that a kernel needs: bytes in flight hide memory's
+/// latency.
+constexpr int blocks_per_sm(Access access, int chunks) {
+  const bool f32 = access == Access::f32;
+  return chunks == 1 ? (f32 ? 3 : 4) : (f32 ? 1 : 2);
+}
+
 /// The place of a thread in its block.
 struct Lane {
   int warp = static_cast<int>(threadIdx.x) >> 5;
@@ -199,6 +206,19 @@ __device__ __forceinline__ float warp_max(float m) {
   return m;
 }
 
+/// Reduces four rows over their 8 threads with 4 shuffles instead of 12: at each step a thread gives away
+/// half of its rows. The thread of slice s gets row s mod 4.
+template <class Reduce>
+__device__ __forceinline__ float reduce_rows(const float (&v)[kRowsPerThread], int slice, Reduce reduce) {
+  const bool odd = (slice & 1) != 0;
+  const bool high = (slice & 2) != 0;
+  const float low_row = reduce(odd ? v[1] : v[0], __shfl_xor_sync(kWholeWarp, odd ? v[0] : v[1], 1));
+  const float high_row = reduce(odd ? v[3] : v[2], __shfl_xor_sync(kWholeWarp, odd ? v[2] : v[3], 1));
+  const float row =
+      reduce(high ? high_row : low_row, __shfl_xor_sync(kWholeWarp, high ? low_row : high_row, 2));
+  return reduce(row, __shfl_xor_sync(kWholeWarp, row, 4));
+}
+
 template <int kValues>
 __device__ __forceinline__ float largest(const float (&x)[kValues]) {
   float m = 0.0F;
@@ -209,12 +229,13 @@ __device__ __forceinline__ float largest(const float (&x)[kValues]) {
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38F; }
 
-/// Does the caller's row hold NaN or Inf? Asked, with 8 threads a row, only when something came out
-/// non-finite, to tell the caller's from an overflow here; small rather than fast, so that it costs no
-/// registers.
-__device__ __noinline__ inline bool given_non_finite(const CallerRows& rows, const std::byte* row, int slice) {
+/// Does the caller's row hold NaN or Inf, in every step-th channel from `first` on? Asked only when something
+/// came out non-finite, to tell the caller's from an overflow here; small rather than fast, so that it costs
+/// no registers.
+__device__ __noinline__ inline bool given_non_finite(const CallerRows& rows, const std::byte* row, int first,
+                                                     int step) {
 #pragma unroll 1
-  for (int channel = slice; channel < rows.head_dim; channel += 8) {
+  for (int channel = first; channel < rows.head_dim; channel += step) {
     if (!is_finite(load_element(row + channel * rows.channel_stride, rows.dtype))) return true;
   }
   return false;

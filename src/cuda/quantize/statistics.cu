@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_cons
   const int head = static_cast<int>(work % static_cast<unsigned>(a.heads));
   const Tile tile =
       key_tile(a.sequences, work / static_cast<unsigned>(a.heads), kPartialKeys, a.partials_each);
-  if (!tile.any) return;
+  if (tile.first >= tile.sequence.k_len) return;
   if (values) {
     partial<kAccess, kChunks, true>(a, a.v_rows, tile, head, shared);
   } else {
@@ -304,6 +304,8 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   float delta = channel < a.v_rows.head_dim ? 1.0F : 0.0F;
   if (delta != 0.0F && a.value_scale != ValueScale::none) delta = finite_delta(amax, a.v_grid);
   a.v_scale[at] = delta;
+  slots[kVHigh * kDim + channel] =
+      delta == 0.0F ? 0.0F : 1.0F / delta;  // what the payload is multiplied with
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ struct Tile {
   SequenceRow sequence;
   std::int64_t index = 0;  ///< of the sequence
   std::int64_t first = 0;  ///< key or token within it
-  bool any = false;        ///< false: nothing to do
 };
 
 __device__ inline std::int64_t round_up_to_rows(std::int64_t n) {
@@ -44,8 +43,8 @@ __device__ inline std::int64_t first_slot(const SequenceRow& sequence, std::int6
   return sequence.k_row / size + index;
 }
 
-/// Piece `slot` of `size` keys. Where all sequences are alike, slots are numbered without gaps: `each` a
-/// sequence.
+/// Piece `slot` of `size` keys, which begins past the last key where the slot is empty. Where all sequences
+/// are alike, slots are numbered without gaps: `each` a sequence.
 __device__ __forceinline__ Tile key_tile(const SequenceList& list, unsigned slot, int size, unsigned each) {
   Tile tile;
   if (list.table == nullptr) {
@@ -59,7 +58,6 @@ __device__ __forceinline__ Tile key_tile(const SequenceList& list, unsigned slot
     tile.sequence = list.table[tile.index];
     tile.first = (slot - first_slot(tile.sequence, tile.index, size)) * size;
   }
-  tile.any = tile.first < tile.sequence.k_len;
   return tile;
 }
 
@@ -75,7 +73,6 @@ __device__ __forceinline__ Tile query_tile(const SequenceList& list, unsigned sl
     tile.sequence = list.table[tile.index];
   }
   tile.first = (slot - tile.sequence.q_block) * kQueryBlock;
-  tile.any = tile.first < tile.sequence.q_len;
   return tile;
 }
 
