@@ -93,7 +93,8 @@ Recipe turbo() {
   r.qk_format = Format::e4m3;
   r.qk_accumulator = QkAccumulator::f16;
   r.q_group = Granularity::per_block;
-  r.k_group = Granularity::per_head;  // e4m3 has its own exponents: finer scales of K gain nothing after Hadamard
+  // e4m3 has its own exponents: finer scales of K gain nothing after Hadamard.
+  r.k_group = Granularity::per_head;
   // R_q * R_k * D <= 65504 keeps an f16 accumulator finite up to D = 128 (22 * 22 * 128 = 61,952).
   r.q_range = r.k_range = 22.0F;
   return r;
