@@ -59,6 +59,13 @@ struct AttentionOptions {
   /// refused while that is being captured.
   std::optional<bool> check_finite{};
   int threads = 0;  ///< CPU threads; 0 = as many as the process may use. Results do not depend on it.
+  /// In how many parts (0 to 1024) a GPU walks the keys side by side, to be busy with few queries; their
+  /// outputs are merged by LSE. 0: the kernel decides from batch, heads and lengths; 1: one part; n > 1: n
+  /// parts of equal size, rounded up to whole key tiles, of Lk (packed: of the longest sequence's keys), so
+  /// there may be fewer. Each part has its own maximum, so weights round differently. With a number other
+  /// than 0 the parts do not depend on how many batch entries, heads or queries are computed together: set 1
+  /// where results must not (the -icl recipes). CPU kernels have one part and refuse more.
+  int key_splits = 0;
 };
 
 /// One sequence of the batch: where its rows and keys are. Dense layouts have begin = 0, packed ones batch =
@@ -115,6 +122,7 @@ class OCTAVO_API Plan {
   [[nodiscard]] std::size_t kv_bytes() const;         ///< of a QuantizedKv's buffer
   [[nodiscard]] std::size_t q_bytes() const;          ///< of a QuantizedQ's buffer
   [[nodiscard]] std::size_t workspace_bytes() const;  ///< that attend() needs
+  [[nodiscard]] std::size_t run_bytes() const;        ///< that run() needs: all of the above
 
   // On a GPU every step only adds work to `stream` (a cudaStream_t; null is the default stream), and may be
   // captured in a graph. Memory that is allocated inside belongs to the stream, which must outlive it.
@@ -129,8 +137,14 @@ class OCTAVO_API Plan {
                 const MutableTensorView& lse = {}, void* workspace = nullptr, std::size_t workspace_size = 0,
                 void* stream = nullptr) const;
   /// The three steps in one; a 16-bit kernel may read q, k and v as they are and leave the first two out.
+  /// `memory`: run_bytes() of scratch, aligned as a buffer is, which work on `stream` uses until it is done;
+  /// null is allocated inside.
   Status run(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
-             const MutableTensorView& lse = {}, void* stream = nullptr) const;
+             const MutableTensorView& lse, void* memory, std::size_t bytes, void* stream = nullptr) const;
+  Status run(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
+             const MutableTensorView& lse = {}, void* stream = nullptr) const {
+    return run(q, k, v, out, lse, nullptr, 0, stream);
+  }
 
  private:
   friend OCTAVO_API Result<Plan> plan(const Problem&, const Recipe&, const PlanOptions&);
@@ -139,6 +153,11 @@ class OCTAVO_API Plan {
   Recipe recipe_;
   const Kernel* kernel_ = nullptr;
   std::string reason_;
+  // Worked out once, because a call has microseconds.
+  std::shared_ptr<const QuantizedKey> kv_key_;
+  std::shared_ptr<const QuantizedKey> q_key_;
+  std::size_t kv_bytes_ = 0;
+  std::size_t q_bytes_ = 0;
 };
 
 /// Picks a kernel of the table, or refuses with one sentence that says what is supported here.

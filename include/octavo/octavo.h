@@ -140,6 +140,11 @@ typedef struct octavo_options {
   int32_t check_finite; /* refuse NaN and Inf in valid data: 1 yes (on a GPU this waits for the stream),
                            0 no, -1 (default) on the CPU only */
   int32_t threads;      /* CPU threads, 0 = as many as the process may use */
+  /* In how many parts a GPU walks the keys side by side: 0 the kernel decides, 1 one part, n that many. Parts
+   * have their own maxima, so weights round differently; with a number other than 0 the parts do not depend
+   * on how many batch entries, heads or queries are computed together. A CPU takes 0 and 1. */
+  int32_t key_splits;
+  int32_t reserved; /* 0 */
 } octavo_options;
 
 /* Writes the defaults; call it as octavo_options_init(&options, sizeof options). */
@@ -204,6 +209,14 @@ OCTAVO_API octavo_status octavo_plan_attend(const octavo_plan* plan, const octav
                                             const octavo_quantized_kv* kv, const octavo_tensor* out,
                                             const octavo_tensor* lse, void* workspace, size_t workspace_size,
                                             void* stream);
+
+/* The three steps in one. memory: octavo_plan_run_bytes of scratch, aligned as the buffers are, or NULL (and
+ * 0) to have it allocated inside. */
+OCTAVO_API octavo_status octavo_plan_run_bytes(const octavo_plan* plan, size_t* bytes);
+OCTAVO_API octavo_status octavo_plan_run(const octavo_plan* plan, const octavo_tensor* q,
+                                         const octavo_tensor* k, const octavo_tensor* v,
+                                         const octavo_tensor* out, const octavo_tensor* lse, void* memory,
+                                         size_t bytes, void* stream);
 
 /* ---- Kernels ---- */
 

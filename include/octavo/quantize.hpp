@@ -40,15 +40,19 @@ class QuantizedBuffer {
   [[nodiscard]] bool empty() const { return data_ == nullptr; }
   [[nodiscard]] void* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  [[nodiscard]] const QuantizedKey& key() const { return key_; }
+  /// All empty before anything was quantized into it.
+  [[nodiscard]] const QuantizedKey& key() const {
+    static const QuantizedKey none;
+    return key_ == nullptr ? none : *key_;
+  }
 
  private:
   friend class Plan;
   std::shared_ptr<void> owned_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
-  Device device_{};  ///< of `owned_`
-  QuantizedKey key_;
+  Device device_{};                          ///< of `owned_`
+  std::shared_ptr<const QuantizedKey> key_;  ///< the plan's own: comparing pointers is enough for its buffers
 };
 
 class QuantizedQ : public QuantizedBuffer {

@@ -19,7 +19,7 @@ static_assert(OCTAVO_CUDA == static_cast<int>(Device::Kind::cuda));
 static_assert(OCTAVO_NHD == static_cast<int>(Layout::nhd) && OCTAVO_THD == static_cast<int>(Layout::thd));
 static_assert(OCTAVO_CAUSAL_BOTTOM_RIGHT == static_cast<int>(Causal::bottom_right));
 // The ABI of 0.1: a change here is a change of every caller's binary.
-static_assert(sizeof(octavo_tensor) == 88 && sizeof(octavo_options) == 104 && sizeof(octavo_kernel) == 48);
+static_assert(sizeof(octavo_tensor) == 88 && sizeof(octavo_options) == 112 && sizeof(octavo_kernel) == 48);
 static_assert(std::is_trivially_copyable_v<octavo_options>);
 
 // A plain array, so that reporting an error allocates nothing and needs no destructor at thread exit. Longest
@@ -75,6 +75,7 @@ Status to_options(const octavo_options* options, AttentionOptions& to, PlanOptio
                               " does not know (struct_size ", size, ", known are ", sizeof o, ")"));
   }
   std::memcpy(&o, bytes, sizeof o);
+  if (o.reserved != 0) return invalid_argument(concat("options.reserved is ", o.reserved, "; it must be 0"));
 
   if (o.layout < OCTAVO_HND || o.layout > OCTAVO_THD)
     return invalid_argument(concat("options.layout is ", o.layout,
@@ -90,6 +91,7 @@ Status to_options(const octavo_options* options, AttentionOptions& to, PlanOptio
   if (o.has_scale != 0) to.scale = o.scale;
   if (o.check_finite >= 0) to.check_finite = o.check_finite != 0;
   to.threads = o.threads;
+  to.key_splits = o.key_splits;
   if (o.kernel != nullptr) plan_options.kernel = o.kernel;
 
   const std::tuple<const char*, const octavo_tensor*, TensorView*> views[] = {

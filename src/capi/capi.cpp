@@ -32,17 +32,24 @@ struct octavo_plan {
 
 namespace {
 
-/// q, k and v of a call, with its options.
-struct Arguments {
+struct Views {
   MutableTensorView q, k, v;
+
+  Status read(const octavo_tensor* q_in, const octavo_tensor* k_in, const octavo_tensor* v_in) {
+    if (Status s = to_view("q", q_in, q); !s.ok()) return s;
+    if (Status s = to_view("k", k_in, k); !s.ok()) return s;
+    return to_view("v", v_in, v);
+  }
+};
+
+/// q, k and v of a call, with its options.
+struct Arguments : Views {
   octavo::AttentionOptions options;
   octavo::PlanOptions plan_options;
 
   Status read(const octavo_tensor* q_in, const octavo_tensor* k_in, const octavo_tensor* v_in,
               const octavo_recipe* recipe, const octavo_options* options_in) {
-    if (Status s = to_view("q", q_in, q); !s.ok()) return s;
-    if (Status s = to_view("k", k_in, k); !s.ok()) return s;
-    if (Status s = to_view("v", v_in, v); !s.ok()) return s;
+    if (Status s = Views::read(q_in, k_in, v_in); !s.ok()) return s;
     if (recipe == nullptr) return null_argument("recipe");
     return to_options(options_in, options, plan_options);
   }
@@ -309,6 +316,31 @@ octavo_status octavo_plan_attend(const octavo_plan* plan, const octavo_quantized
     if (Status s = to_view("out", out, out_view); !s.ok()) return s;
     if (Status s = to_optional_view("lse", lse, lse_view); !s.ok()) return s;
     return plan->value.attend(qq->value, kv->value, out_view, lse_view, workspace, workspace_size, stream);
+  });
+}
+
+octavo_status octavo_plan_run_bytes(const octavo_plan* plan, size_t* bytes) {
+  return contained([&]() -> Status {
+    if (plan == nullptr) return null_argument("plan");
+    if (bytes == nullptr) return null_argument("bytes");
+    *bytes = plan->value.run_bytes();
+    return {};
+  });
+}
+
+octavo_status octavo_plan_run(const octavo_plan* plan, const octavo_tensor* q, const octavo_tensor* k,
+                              const octavo_tensor* v, const octavo_tensor* out, const octavo_tensor* lse,
+                              void* memory, size_t bytes, void* stream) {
+  return contained([&]() -> Status {
+    if (plan == nullptr) return null_argument("plan");
+    if (memory == nullptr && bytes != 0) return null_argument("memory");
+    Views views;
+    if (Status s = views.read(q, k, v); !s.ok()) return s;
+    MutableTensorView out_view;
+    MutableTensorView lse_view;
+    if (Status s = to_view("out", out, out_view); !s.ok()) return s;
+    if (Status s = to_optional_view("lse", lse, lse_view); !s.ok()) return s;
+    return plan->value.run(views.q, views.k, views.v, out_view, lse_view, memory, bytes, stream);
   });
 }
 

@@ -48,6 +48,7 @@ QuantizedKey make_key(const Kernel& kernel, const Problem& p, const Recipe& r, b
 }
 
 int threads_of(const Problem& p) {
+  if (p.device.kind != Device::Kind::cpu) return 1;
   return p.options.threads > 0 ? p.options.threads : cpu::default_threads();
 }
 
@@ -146,13 +147,28 @@ Status contained(const Device& device, Step step) {
 }  // namespace
 
 std::string Plan::kernel_name() const { return std::string(kernel_->name); }
-std::size_t Plan::kv_bytes() const { return kernel_->kv_bytes(*problem_, recipe_); }
-std::size_t Plan::q_bytes() const { return kernel_->q_bytes(*problem_, recipe_); }
+std::size_t Plan::kv_bytes() const { return kv_bytes_; }
+std::size_t Plan::q_bytes() const { return q_bytes_; }
 std::size_t Plan::workspace_bytes() const {
   return kernel_->workspace_bytes(*problem_, recipe_, threads_of(*problem_));
 }
 
 namespace {
+
+/// The memory of run(): quantized K and V, quantized Q, workspace.
+struct RunSections {
+  std::size_t q = 0;
+  std::size_t workspace = 0;
+  std::size_t bytes = 0;
+
+  RunSections(const Plan& plan) {
+    const std::size_t alignment = buffer_alignment(plan.problem().device);
+    const auto round_up = [&](std::size_t n) { return (n + alignment - 1) / alignment * alignment; };
+    q = round_up(plan.kv_bytes());
+    workspace = q + round_up(plan.q_bytes());
+    bytes = workspace + plan.workspace_bytes();
+  }
+};
 
 /// Where a buffer's memory is kept.
 struct Memory {
@@ -195,11 +211,11 @@ Status Plan::quantize_kv(const TensorView& k, const TensorView& v, QuantizedKv& 
                          {kv.owned_, kv.data_, kv.bytes_, kv.device_});
       !s.ok())
     return s;
-  kv.key_ = {};  // a buffer that failed half-way fits no plan
+  kv.key_ = nullptr;  // a buffer that failed half-way fits no plan
   Status s = contained(p.device, [&] {
     return kernel_->quantize_kv({p, recipe_, stream, threads_of(p)}, k, v, static_cast<std::byte*>(kv.data_));
   });
-  if (s.ok()) kv.key_ = make_key(*kernel_, p, recipe_, true);
+  if (s.ok()) kv.key_ = kv_key_;
   return s;
 }
 
@@ -211,23 +227,23 @@ Status Plan::quantize_q(const TensorView& q, const QuantizedKv& kv, QuantizedQ& 
                          {qq.owned_, qq.data_, qq.bytes_, qq.device_});
       !s.ok())
     return s;
-  qq.key_ = {};
+  qq.key_ = nullptr;
   const KvBuffer buffer{static_cast<const std::byte*>(kv.data()), kv.key().heads, kv.first_head()};
   Status s = contained(p.device, [&] {
     return kernel_->quantize_q({p, recipe_, stream, threads_of(p)}, q, buffer,
                                static_cast<std::byte*>(qq.data_));
   });
-  if (s.ok()) qq.key_ = make_key(*kernel_, p, recipe_, false);
+  if (s.ok()) qq.key_ = q_key_;
   return s;
 }
 
 Status Plan::check_kv(const QuantizedKv& kv) const {
+  if (kv.key_ == kv_key_ && kv.head_count() == kv_key_->heads) return {};
   QuantizedKey have = kv.key();
   have.heads = kv.head_count();
-  const QuantizedKey want = make_key(*kernel_, *problem_, recipe_, true);
-  if (have == want) return {};
+  if (have == *kv_key_) return {};
   return invalid_argument(
-      concat("kv was quantized for ", describe(have), "; this plan needs ", describe(want)));
+      concat("kv was quantized for ", describe(have), "; this plan needs ", describe(*kv_key_)));
 }
 
 Status Plan::attend(const QuantizedQ& qq, const QuantizedKv& kv, const MutableTensorView& out,
@@ -236,9 +252,9 @@ Status Plan::attend(const QuantizedQ& qq, const QuantizedKv& kv, const MutableTe
   const Problem& p = *problem_;
   if (Status s = check_output(out, lse, p); !s.ok()) return s;
   if (Status s = check_kv(kv); !s.ok()) return s;
-  if (const QuantizedKey want = make_key(*kernel_, p, recipe_, false); !(qq.key() == want)) {
+  if (qq.key_ != q_key_ && !(qq.key() == *q_key_)) {
     return invalid_argument(
-        concat("qq was quantized for ", describe(qq.key()), "; this plan needs ", describe(want)));
+        concat("qq was quantized for ", describe(qq.key()), "; this plan needs ", describe(*q_key_)));
   }
   std::shared_ptr<void> owned;
   Device place;
@@ -334,6 +350,10 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   plan.problem_ = std::make_shared<const Problem>(problem);
   plan.recipe_ = best->effective(problem, wanted);
   plan.kernel_ = best;
+  plan.kv_key_ = std::make_shared<const QuantizedKey>(make_key(*best, problem, plan.recipe_, true));
+  plan.q_key_ = std::make_shared<const QuantizedKey>(make_key(*best, problem, plan.recipe_, false));
+  plan.kv_bytes_ = best->kv_bytes(problem, plan.recipe_);
+  plan.q_bytes_ = best->q_bytes(problem, plan.recipe_);
   const char* why = !options.kernel.empty() ? " was asked for by name"
                     : best->name == "reference.emulate"
                         ? " walks it step by step, since no fast kernel here runs it"
@@ -342,32 +362,38 @@ Result<Plan> plan(const Problem& problem, const Recipe& recipe, const PlanOption
   return plan;
 }
 
+std::size_t Plan::run_bytes() const {
+  const std::size_t steps = RunSections(*this).bytes;
+  if (kernel_->attend_direct == nullptr) return steps;
+  return std::max(steps, kernel_->direct_workspace_bytes(*problem_, recipe_));
+}
+
 Status Plan::run(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,
-                 const MutableTensorView& lse, void* stream) const {
+                 const MutableTensorView& lse, void* memory, std::size_t bytes, void* stream) const {
   const Problem& p = *problem_;
   if (Status s = check_output(out, lse, p); !s.ok()) return s;
-  if (kernel_->attend_direct != nullptr) {
-    if (Status s = check_input("q", q, p, p.q_heads, p.q_len); !s.ok()) return s;
-    if (Status s = check_input("k", k, p, p.kv_heads, p.kv_len); !s.ok()) return s;
-    if (Status s = check_input("v", v, p, p.kv_heads, p.kv_len); !s.ok()) return s;
-    if (kernel_->direct_accepts(p, recipe_, q, k, v)) {
-      return contained(p.device, [&]() -> Status {
-        std::shared_ptr<void> workspace;
-        if (const std::size_t needed = kernel_->direct_workspace_bytes(p, recipe_); needed > 0) {
-          Result<std::shared_ptr<void>> made = allocate(needed, p.device, stream);
-          if (!made.ok()) return made.status();
-          workspace = std::move(*made);
-        }
-        return kernel_->attend_direct({p, recipe_, stream, threads_of(p)}, q, k, v, out, lse,
-                                      static_cast<std::byte*>(workspace.get()));
-      });
-    }
+  if (Status s = check_input("q", q, p, p.q_heads, p.q_len); !s.ok()) return s;
+  if (Status s = check_input("k", k, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+  if (Status s = check_input("v", v, p, p.kv_heads, p.kv_len); !s.ok()) return s;
+  const bool direct = kernel_->attend_direct != nullptr && kernel_->direct_accepts(p, recipe_, q, k, v);
+  const RunSections at(*this);
+  std::shared_ptr<void> owned;
+  Device place;
+  const std::size_t needed = direct ? kernel_->direct_workspace_bytes(p, recipe_) : at.bytes;
+  if (needed > 0 || p.device.kind == Device::Kind::cpu) {
+    if (Status s = prepare("the memory of run", needed, p.device, stream, {owned, memory, bytes, place});
+        !s.ok())
+      return s;
   }
-  QuantizedKv kv;
-  QuantizedQ qq;
-  if (Status s = quantize_kv(k, v, kv, stream); !s.ok()) return s;
-  if (Status s = quantize_q(q, kv, qq, stream); !s.ok()) return s;
-  return attend(qq, kv, out, lse, nullptr, 0, stream);
+  return contained(p.device, [&] {
+    const KernelCall call{p, recipe_, stream, threads_of(p)};
+    auto* base = static_cast<std::byte*>(memory);
+    if (direct) return kernel_->attend_direct(call, q, k, v, out, lse, base);
+    const KvBuffer kv{base, p.kv_heads, 0};
+    if (Status s = kernel_->quantize_kv(call, k, v, base); !s.ok()) return s;
+    if (Status s = kernel_->quantize_q(call, q, kv, base + at.q); !s.ok()) return s;
+    return kernel_->attend(call, base + at.q, kv, out, lse, base + at.workspace);
+  });
 }
 
 Status attention(const TensorView& q, const TensorView& k, const TensorView& v, const MutableTensorView& out,

@@ -43,6 +43,8 @@ Status same_device(const char* name, const TensorView& t, const Device& device) 
                                  "; they must be on one device"));
 }
 
+constexpr int kMaxKeySplits = 1024;  // items of a launch stay within 31 bits, merges within microseconds
+
 using Integers = std::vector<std::int64_t>;
 
 /// Lengths and offsets, i32 or i64 with any stride, on the host or beside q. What is on a GPU is copied,
@@ -235,6 +237,12 @@ Result<Problem> make_problem(const TensorView& q, const TensorView& k, const Ten
   if (!std::isfinite(p.scale)) return invalid_argument(concat("scale is ", p.scale, "; it must be finite"));
   if (options.threads < 0)
     return invalid_argument(concat("threads is ", options.threads, "; it must be 0 (all) or more"));
+  if (options.key_splits < 0 || options.key_splits > kMaxKeySplits)
+    return invalid_argument(concat("key_splits is ", options.key_splits,
+                                   "; it must be 0 (the kernel decides) or 1 to ", kMaxKeySplits));
+  if (options.key_splits > 1 && p.device.kind == Device::Kind::cpu)
+    return unsupported(concat("key_splits is ", options.key_splits,
+                              "; CPU kernels do not split keys, 0 and 1 are supported"));
   if (options.window.left < -1 || options.window.right < -1) {
     return invalid_argument(concat("window is (", options.window.left, ", ", options.window.right,
                                    "); each side is -1 (no limit) or >= 0"));

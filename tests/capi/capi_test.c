@@ -292,6 +292,12 @@ static void test_refusals(void) {
   broken.scale = NAN;
   REFUSED(octavo_attention(q, k, v, o, NULL, r, &broken, NULL), OCTAVO_INVALID_ARGUMENT, "scale");
   broken = options;
+  broken.key_splits = 2;
+  REFUSED(octavo_attention(q, k, v, o, NULL, r, &broken, NULL), OCTAVO_UNSUPPORTED, "key_splits is 2");
+  broken = options;
+  broken.reserved = 1;
+  REFUSED(octavo_attention(q, k, v, o, NULL, r, &broken, NULL), OCTAVO_INVALID_ARGUMENT, "reserved is 1");
+  broken = options;
   broken.mask = &p->q_view;
   REFUSED(octavo_attention(q, k, v, o, NULL, r, &broken, NULL), OCTAVO_INVALID_ARGUMENT, "mask");
 
@@ -360,6 +366,29 @@ static void test_plan(void) {
   memset(p->o, 0, sizeof p->o);
   CHECK(octavo_attention(q, k, v, o, NULL, r, NULL, NULL) == OCTAVO_OK);
   CHECK(memcmp(p->want, p->o, sizeof p->o) == 0);
+
+  {
+    size_t run_bytes = 0;
+    void* all;
+    CHECK(octavo_plan_run_bytes(plan, &run_bytes) == OCTAVO_OK);
+    CHECK(run_bytes >= kv_bytes + q_bytes + workspace_bytes);
+    all = aligned_alloc(64, (run_bytes + 63) / 64 * 64);
+    memset(p->o, 0, sizeof p->o);
+    CHECK(octavo_plan_run(plan, q, k, v, o, NULL, all, run_bytes, NULL) == OCTAVO_OK);
+    CHECK(memcmp(p->want, p->o, sizeof p->o) == 0);
+    memset(p->o, 0, sizeof p->o);
+    CHECK(octavo_plan_run(plan, q, k, v, o, &p->lse_view, NULL, 0, NULL) == OCTAVO_OK);
+    CHECK(memcmp(p->want, p->o, sizeof p->o) == 0);
+    REFUSED(octavo_plan_run(plan, q, k, v, o, NULL, all, run_bytes - 1, NULL), OCTAVO_OUT_OF_MEMORY, "needs");
+    REFUSED(octavo_plan_run(plan, q, k, v, o, NULL, NULL, 8, NULL), OCTAVO_INVALID_ARGUMENT, "memory");
+    REFUSED(octavo_plan_run(NULL, q, k, v, o, NULL, NULL, 0, NULL), OCTAVO_INVALID_ARGUMENT, "plan");
+    REFUSED(octavo_plan_run(plan, q, NULL, v, o, NULL, NULL, 0, NULL), OCTAVO_INVALID_ARGUMENT, "k is NULL");
+    REFUSED(octavo_plan_run(plan, q, k, v, NULL, NULL, NULL, 0, NULL), OCTAVO_INVALID_ARGUMENT,
+            "out is NULL");
+    REFUSED(octavo_plan_run_bytes(plan, NULL), OCTAVO_INVALID_ARGUMENT, "bytes");
+    REFUSED(octavo_plan_run_bytes(NULL, &run_bytes), OCTAVO_INVALID_ARGUMENT, "plan");
+    free(all);
+  }
 
   /* One head of what was quantized, its memory shared. */
   REFUSED(octavo_quantized_kv_heads(own, 1, kKvHeads, &part), OCTAVO_INVALID_ARGUMENT, "heads");

@@ -128,6 +128,22 @@ TEST(Device, RunIsTheThreeSteps) {
   ASSERT_TRUE(made->quantize_kv(call.k, call.k, kv).ok() && made->quantize_q(call.q, kv, qq).ok());
   ASSERT_TRUE(made->attend(qq, kv, b).ok());
   EXPECT_EQ(once, steps);
+
+  // The same with the caller's memory, which nothing is written behind.
+  alignas(64) static std::byte memory[1 << 20];
+  const std::size_t bytes = made->run_bytes();
+  ASSERT_LT(bytes + 64, sizeof memory);
+  EXPECT_GE(bytes, made->kv_bytes() + made->q_bytes() + made->workspace_bytes());
+  std::fill(std::begin(memory), std::end(memory), std::byte{0xA5});
+  std::fill(once.begin(), once.end(), 0.0F);
+  ASSERT_TRUE(made->run(call.q, call.k, call.k, a, {}, memory, bytes).ok());
+  EXPECT_EQ(once, steps);
+  EXPECT_TRUE(
+      std::all_of(memory + bytes, std::end(memory), [](std::byte x) { return x == std::byte{0xA5}; }));
+  expect_refusal(made->run(call.q, call.k, call.k, a, {}, memory, bytes - 1), StatusCode::out_of_memory,
+                 {"memory of run", std::to_string(bytes)});
+  expect_refusal(made->run(call.q, call.k, call.k, a, {}, memory + 4, bytes), StatusCode::invalid_argument,
+                 {"memory of run", "aligned to 64"});
   MutableTensorView elsewhere = a;
   elsewhere.device = kGpu;
   expect_refusal(made->run(call.q, call.k, call.k, elsewhere), StatusCode::invalid_argument,

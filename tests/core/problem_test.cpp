@@ -130,6 +130,10 @@ const std::vector<Refusal>& refusals() {
          c.options.cu_seqlens_q = c.ints({0, 6});
          c.options.cu_seqlens_k = TensorView(other_k.data(), DType::i32, {3});
        }},
+      {"negative key splits", kInvalid, "key_splits is -1", [](Call& c) { c.options.key_splits = -1; }},
+      {"too many key splits", kInvalid, "1 to 1024", [](Call& c) { c.options.key_splits = 1025; }},
+      {"key splits on a CPU", kUnsupported, "CPU kernels do not split",
+       [](Call& c) { c.options.key_splits = 2; }},
       {"packed mask", kUnsupported, "mask is not supported with layout thd",
        [](Call& c) {
          c.pack();
