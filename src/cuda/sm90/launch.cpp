@@ -64,7 +64,12 @@ struct Schedule {
     // Few query tiles leave multiprocessors idle: they share out the keys. Enough splits for one wave, none
     // too short.
     const std::int64_t items = std::max<std::int64_t>(1, tiles * pairs);
-    if (items * 10 < sms * 8 && key_tiles > 4) {
+    if (const std::int64_t asked = p.options.key_splits; asked > 0) {
+      // Lengths of other batch entries must not move the cuts, so padding counts.
+      const std::int64_t all = blocks(p.packed() ? longest_keys(p) : p.kv_len, instance.keys);
+      split_tiles = std::max<std::int64_t>(1, blocks(all, asked));
+      splits = std::max<std::int64_t>(1, blocks(all, split_tiles));
+    } else if (items * 10 < sms * 8 && key_tiles > 4) {
       const std::int64_t wanted = std::max<std::int64_t>(1, sms / items);
       split_tiles = std::max(blocks(key_tiles, wanted), blocks(kMinSplitKeys, instance.keys));
       splits = blocks(key_tiles, split_tiles);
