@@ -52,6 +52,13 @@ OCTAVO_DEVICE std::uint32_t max_f16x2(std::uint32_t a, std::uint32_t b) {
   return d;
 }
 
+/// the larger, NaN if either is
+OCTAVO_DEVICE float max_nan(float a, float b) {
+  float d;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+
 // ---- exponentials and 8-bit weights ----
 /// 2^x on the special-function unit: relative error 2^-22, results below 2^-126 are 0
 OCTAVO_DEVICE float exp2_approx(float x) {
@@ -102,15 +109,25 @@ OCTAVO_DEVICE void hold(T (&r)[N]) {
     }
   }
 }
-/// Makes ptxas finish r before this point: a store that never happens (never >= 0 at run time, which ptxas
+/// Makes ptxas finish r before this point: a store that never happens (never < 0 at run time, which ptxas
 /// cannot know). Without it the exponentials sink below the wait for the running product and nothing
 /// overlaps.
-template <int N>
-OCTAVO_DEVICE void complete(std::uint32_t (&r)[N], std::uint32_t shared_address, int never) {
+template <class T, int N>
+OCTAVO_DEVICE void complete(const T (&r)[N], std::uint32_t shared_address, int never) {
+  static_assert(sizeof(T) == 4);
+  const auto bits = [&](int i) {
+    std::uint32_t b;
+    if constexpr (T(0.5F) != T(0)) {
+      b = __float_as_uint(r[i]);
+    } else {
+      b = static_cast<std::uint32_t>(r[i]);
+    }
+    return b;
+  };
   OCTAVO_UNROLL for (int i = 0; i < N; i += 4) {
     asm volatile(
-        "{.reg .pred q; setp.lt.s32 q, %5, 0; @q st.shared.v4.b32 [%4], {%0, %1, %2, %3};}" ::"r"(r[i]),
-        "r"(r[i + 1]), "r"(r[i + 2]), "r"(r[i + 3]), "r"(shared_address), "r"(never)
+        "{.reg .pred q; setp.lt.s32 q, %5, 0; @q st.shared.v4.b32 [%4], {%0, %1, %2, %3};}" ::"r"(bits(i)),
+        "r"(bits(i + 1)), "r"(bits(i + 2)), "r"(bits(i + 3)), "r"(shared_address), "r"(never)
         : "memory");
   }
 }

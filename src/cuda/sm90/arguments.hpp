@@ -48,7 +48,9 @@ struct Arguments {
 
   // recipe
   float p_log2 = 0.0F;  ///< log2(P_r)
-  float slack = 0.0F;
+  float offset =
+      0.0F;  ///< exact: p_log2; direct: the code of a weight of 1, 8 * p_log2 + numerics::kDirectBias
+  float slack = 0.0F;   ///< direct: in codes, 8 * the recipe's
   int flush_tiles = 1;  ///< products of so many key tiles share a tensor-core accumulator
   bool reverse = false;
   bool quantized_normaliser = false;

@@ -36,8 +36,9 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     barrier_wait(shared.q_full(q.stage), q.phase);
     int index;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(q.stage)) : "memory");
-    // A reduction leaves it in a uniform register: loop counters, branches and descriptors stay on the
-    // uniform path.
+    // A reduction leaves it in a uniform register, so that decoding, loop counters, branches and descriptors
+    // stay on the uniform path. Publishing decoded items instead costs registers: several reductions end in
+    // ordinary ones.
     index = __reduce_max_sync(~0U, index);
     if (index < 0) break;
     const Item item = decode(a, index);
@@ -49,7 +50,6 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     TileRange mine = tiles_of<C::kKeys>(visible, first_row, 64, rows, a.group);
     take_split(a, item.split, block);
     take_split(a, item.split, mine);
-    if constexpr (C::kGeneral) mine.clear_last = mine.clear_first;  // every tile is looked at key by key
     const int n = mine.last - mine.first;
     const int total = block.last - block.first;
     const int before = n == 0 ? total : a.reverse ? block.last - mine.last : mine.first - block.first;
@@ -78,7 +78,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         q_scale0 *= __ldg(k_scale);
         q_scale1 *= __ldg(k_scale);
       }
-      start(r, a, q_scale0, q_scale1);
+      start(r, q_scale0, q_scale1);
     }
     OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part0[i] = typename C::Output(0);
     clear_sums(o, shared);
@@ -86,7 +86,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     if (n > 0) {
       typename C::Score score[C::kScoreRegisters];
       std::uint32_t even[C::kWeightRegisters];
-      std::uint32_t odd[C::kWeightRegisters];
+      std::uint32_t spare[C::kLatePack ? 4 : C::kWeightRegisters];
+      auto& odd = reinterpret_cast<std::uint32_t(&)[C::kWeightRegisters]>(*(C::kLatePack ? even : spare));
       const std::uint32_t q_at = ptx::descriptor_address(shared.q(q.stage) + warpgroup * 64 * C::kChunkBytes);
       const std::uint32_t k_at = ptx::descriptor_address(shared.k(0));
       const std::uint32_t v_at = ptx::descriptor_address(shared.v(0), C::kWideValues ? C::kKeys * 128 : 16);
@@ -95,13 +96,15 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       int since = 0;  // tiles in the tensor-core accumulators
       std::uint32_t k_used;
 
+      // K scales of the next tile, fetched a tile ahead. A sequence's last tile may have no second block.
+      const float* scale_at = k_scale + 8 * tile;
+      const int last_block = (visible.keys - 1) / 64;
       float next_scale[2] = {1.0F, 1.0F};
       const auto load_scales = [&](int of_tile) {
         if constexpr (C::kBlockScales) {
-          OCTAVO_UNROLL for (int b = 0; b < 2; ++b) {
-            const int block64 = min(2 * of_tile + b, (visible.keys - 1) / 64);
-            next_scale[b] = __ldg(k_scale + 4 * block64);
-          }
+          next_scale[0] = __ldg(scale_at);
+          next_scale[1] = __ldg(scale_at + (2 * of_tile < last_block ? 4 : 0));
+          scale_at += 8 * step;
         }
       };
       load_scales(tile);
@@ -115,49 +118,82 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         issue_values<C>(o, p, v_at + v.stage * (C::kVPitch / 16), C::kFlushes ? since != 0 : 1);
         ++since;
       };
-      /// scores of `tile` -> weights p; then waits for the product under way and folds it
-      const auto softmax = [&](std::uint32_t(&p)[C::kWeightRegisters], int left, bool product) {
-        Scales<C> scale;
-        if constexpr (!C::kHalfScores) {
-          OCTAVO_UNROLL for (int b = 0; b < 2; ++b) {
-            OCTAVO_UNROLL for (int row = 0; row < 2; ++row) scale.of[b][row] =
-                C::kBlockScales ? at_least(r.q_scale[row] * next_scale[b], kSmallestScale) : r.q_scale[row];
+      const auto hide_tile = [&](const Scales& scale) {  // in a tile that some row does not see whole
+        const int key = tile * C::kKeys + 2 * (lane & 3);
+        const int row[2] = {min(row0, rows - 1), min(row0 + 8, rows - 1)};
+        Limits limits;
+        OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+          const int token = a.group == 1 ? row[i] : row[i] / a.group;
+          limits.begin[i] = visible.begin(token);
+          limits.end[i] = visible.end(token);
+        }
+        if constexpr (!C::kSettles) hide<C>(score, key, limits);
+        if constexpr (C::kGeneral) {
+          const auto extras = [&](int i) {
+            return [&, extra = RowExtras(a, s, item.head, row[i])](int at) {
+              return extra.add(a, at, visible.keys) * Rows<C>::kUnit;
+            };
+          };
+          if constexpr (C::kHalfScores) {
+            settle_half<C>(score, key, r.scale, extras);
+          } else {
+            settle<C>(score, key, limits, scale.of, extras);
           }
-          if (left > 1) load_scales(tile + step);
+        } else if constexpr (C::kSettles) {
+          settle<C>(score, key, limits, scale.of, [](int) { return [](int) { return 0.0F; }; });
         }
-        if (__builtin_expect(tile < mine.clear_first || tile >= mine.clear_last, 0)) {
-          const int key = tile * C::kKeys + 2 * (lane & 3);
-          const int top = min(row0, rows - 1);
-          const int low = min(row0 + 8, rows - 1);
-          const int token0 = a.group == 1 ? top : top / a.group;
-          const int token1 = a.group == 1 ? low : low / a.group;
-          hide<C>(score, key, visible.begin(token0), visible.end(token0), visible.begin(token1),
-                  visible.end(token1));
-          if constexpr (C::kGeneral) {
-            const RowExtras upper(a, s, item.sequence, item.head, row0, rows);
-            const RowExtras lower(a, s, item.sequence, item.head, row0 + 8, rows);
-            if constexpr (C::kHalfScores) {
-              settle_half<C>(score, a, upper, lower, key, visible.keys, r.q_scale[0], r.q_scale[1]);
-            } else {
-              settle<C>(score, a, upper, lower, key, visible.keys, scale.of);
-            }
-          }
-        }
-        if constexpr (C::kGeneral && !C::kHalfScores) {
-          OCTAVO_UNROLL for (int b = 0; b < 2; ++b) scale.of[b][0] = scale.of[b][1] = 1.0F;
-        }
+      };
+      /// scores -> weights
+      const auto weights = [&]<bool kSettled>(const Scales& scale, std::uint32_t(&p)[C::kWeightRegisters],
+                                              float(&part)[2]) {
         Moved moved;
-        float part[2] = {0.0F, 0.0F};
         if constexpr (C::kHalfScores) {
           moved = update_half<C>(r, a, score);
           direct_half<C>(r, score, p);
+          return moved;
         } else {
-          moved = update<C>(r, a, score, scale);
-          weigh<C>(r, a, score, scale, p, part);
-          if (!C::kDirect && a.quantized_normaliser) part[0] = part[1] = 0.0F;
+          moved = update<C, kSettled>(r, a, score, scale);
         }
-        ptx::hold(p);
-        ptx::complete(p, shared.base, a.never);
+        if constexpr (C::kHalfScores) {
+        } else if constexpr (C::kDirect) {
+          weigh_direct<C, kSettled>(r, a, score, scale, p);
+        } else {
+          weigh<C, kSettled>(r, a, score, scale, p, part);
+          if (a.quantized_normaliser) part[0] = part[1] = 0.0F;
+        }
+        return moved;
+      };
+      /// scores of `tile` -> weights p; then waits for the product under way and folds it
+      const auto softmax = [&](std::uint32_t(&p)[C::kWeightRegisters], int left, bool product) {
+        Scales scale;
+        if constexpr (!C::kHalfScores) {
+          OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+            OCTAVO_UNROLL for (int b = 0; b < 2; ++b) scale.of[b][row] =
+                C::kBlockScales ? r.scale[row] * next_scale[b] : r.scale[row];
+          }
+          if (left > 1) load_scales(tile + step);
+        }
+        const bool clear = !C::kGeneral && tile >= mine.clear_first && tile < mine.clear_last;
+        Moved moved;
+        float part[2] = {0.0F, 0.0F};
+        if constexpr (C::kSettles) {
+          if (__builtin_expect(clear, 1)) {
+            moved = weights.template operator()<false>(scale, p, part);
+          } else {
+            hide_tile(scale);
+            moved = weights.template operator()<true>(scale, p, part);
+          }
+        } else {
+          if (__builtin_expect(!clear, 0)) hide_tile(scale);
+          moved = weights.template operator()<false>(scale, p, part);
+        }
+        if constexpr (C::kLatePack) {
+          ptx::hold(score);
+          ptx::complete(score, shared.base, a.never);
+        } else {
+          ptx::hold(p);
+          ptx::complete(p, shared.base, a.never);
+        }
         const std::uint32_t v_used = v.stage;
         if (product) v.advance();
         // What the next step reads; these branches also keep ptxas from hoisting the product's wait above the
@@ -170,8 +206,16 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           arrive(shared.v_empty(v_used));
           since = fold(o, r, shared, a, moved, since);
         }
-        r.sum[0] = fmaf(r.sum[0], moved.factor[0], part[0]);
-        r.sum[1] = fmaf(r.sum[1], moved.factor[1], part[1]);
+        if constexpr (C::kDirect) {
+          if (__builtin_expect(moved.any, 0)) {
+            r.sum[0] *= moved.factor[0];
+            r.sum[1] *= moved.factor[1];
+          }
+        } else {
+          r.sum[0] = fmaf(r.sum[0], moved.factor[0], part[0]);
+          r.sum[1] = fmaf(r.sum[1], moved.factor[1], part[1]);
+        }
+        if constexpr (C::kLatePack) pack_late<C>(score, p);
         tile += step;
       };
       const auto advance = [&](std::uint32_t(&finished)[C::kWeightRegisters],
@@ -216,7 +260,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       }
       if constexpr (C::kFlushes) {
         if (C::kDirect || a.quantized_normaliser) take_sums(o, r, a.zero);
-        flush<C, true, false>(o, shared, {1.0F, 1.0F});
+        flush(o, shared);
       }
     }
     arrive(shared.q_empty(q.stage));

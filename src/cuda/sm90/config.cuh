@@ -19,7 +19,9 @@ enum class Weights { exact, direct };
 
 /// kScores: operands and accumulator of Q K^T. kValues: of P V. kGeneral: boolean mask, bias and smooth_q's
 /// term too.
-template <Mma kScores_, Mma kValues_, Weights kWeights_, int kDim_, bool kGeneral_>
+/// kNarrow: 128 query rows a tile where 192 would fit, for problems whose tiles are too few for all
+/// multiprocessors.
+template <Mma kScores_, Mma kValues_, Weights kWeights_, int kDim_, bool kGeneral_, bool kNarrow_ = false>
 struct Config {
   static constexpr Mma kScores = kScores_;
   static constexpr Mma kValues = kValues_;
@@ -30,6 +32,10 @@ struct Config {
   static constexpr bool kHalfScores =
       kScores == Mma::e4m3_f16 || kScores == Mma::f16_f16;  ///< two f16 a register
   static constexpr bool kIntScores = kScores == Mma::int8;
+  static constexpr bool kMagicScores = kIntScores && kDirect;  ///< see scores.cuh
+  /// Tiles that a row does not see whole become logits before their maxima: integers from 0 have no
+  /// -infinity, and extras are added to logits.
+  static constexpr bool kSettles = (kIntScores && !kMagicScores) || (kGeneral && !kHalfScores);
   static constexpr bool kWideOperands =
       kScores == Mma::f16_f16 || kScores == Mma::f16_f32 || kScores == Mma::bf16_f32;
   static constexpr bool kBlockScales =
@@ -39,9 +45,9 @@ struct Config {
 
   // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, 2 with
   // 240.
-  static constexpr bool kThree = !kWideValues && !kHalfOutput && kDim == 64;
+  static constexpr bool kThree = !kHalfOutput && kDim == 64 && !(kWideValues && kGeneral) && !kNarrow_;
   static constexpr int kConsumers = kThree ? 3 : 2;
-  static constexpr int kKeys = !kHalfScores ? 128 : kThree ? 192 : 160;  ///< of a tile
+  static constexpr int kKeys = !kHalfScores ? 128 : kDim == 64 ? 192 : 160;  ///< of a tile
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kThree ? 160 : 240;
@@ -57,11 +63,16 @@ struct Config {
   static constexpr int kOutputRegisters = Product::kRegisters;
   static constexpr int kSums = kColumns / 2;  ///< f32 registers that hold all columns
 
+  /// 16-bit weights with 160 registers: no room for two sets of them, so exponentials replace the scores and
+  /// are packed when the product under way has ended.
+  static constexpr bool kLatePack = kWideValues && kThree;
+
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
-  // keys), in registers, or, with 160 registers, in shared memory.
+  // keys), in registers, or in shared memory: with 160 registers, and where 32-bit scores of 128 channels
+  // would spill and flushes are rare.
   static constexpr bool kFlushes = !kWideValues;
-  static constexpr bool kSumsInRegisters = kFlushes && !kThree;
-  static constexpr bool kSumsInShared = kFlushes && kThree;
+  static constexpr bool kSumsInShared = kFlushes && (kThree || (kDirect && !kHalfScores));
+  static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
 
   // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, StridedTensor out
   OCTAVO_UNROLL for (int c = 0; c < 4; ++c) {
     const int channel = lane + 32 * c;
     if (channel < a.head_dim)
-      store_pair(out, at + channel * out.last, false, false,
+      store_pair(out, at + channel * out.last, false,
                  total > 0.0F       ? x[c] / total
                  : top == -INFINITY ? 0.0F
                                     : top,

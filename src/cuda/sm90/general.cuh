@@ -29,13 +29,10 @@ struct RowExtras {
   std::int64_t bias_at = 0;
   const float* correction = nullptr;
 
-  /// `row` counts packed rows of the sequence; rows beyond `rows` repeat the last, whose output nobody
-  /// stores.
-  OCTAVO_DEVICE RowExtras(const Arguments& a, const SequenceRow& s, int sequence, int head, int row,
-                          int rows) {
-    const int r = min(row, rows - 1);
-    const int token = r / a.group;
-    const int q_head = head * a.group + (r - token * a.group);
+  /// `row` counts packed rows of the sequence.
+  OCTAVO_DEVICE RowExtras(const Arguments& a, const SequenceRow& s, int head, int row) {
+    const int token = row / a.group;
+    const int q_head = head * a.group + (row - token * a.group);
     if (a.mask.data != nullptr) {
       mask = static_cast<const std::uint8_t*>(a.mask.data) + s.batch * a.mask.batch + q_head * a.mask.head +
              token * a.mask.token;
@@ -50,7 +47,7 @@ struct RowExtras {
     }
   }
 
-  /// What is added to the base-2 logit of a key, -infinity where it is hidden.
+  /// What is added to the base-2 logit of a key of the sequence, -infinity where it is hidden.
   [[nodiscard]] OCTAVO_DEVICE float add(const Arguments& a, int key, int keys) const {
     if (key >= keys) return -INFINITY;
     if (mask != nullptr && mask[key * a.mask.last] == 0) return -INFINITY;
@@ -61,48 +58,40 @@ struct RowExtras {
   }
 };
 
-/// Turns 32-bit scores into base-2 logits, in place. scale[block][row].
-template <class C>
-OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], const Arguments& a,
-                          const RowExtras& upper, const RowExtras& lower, int key, int keys,
-                          const float (&scale)[2][2]) {
-  const auto logit = [](typename C::Score x, float unit, float extra) {
-    float dot;
-    if constexpr (C::kIntScores) {
-      dot = __int_as_float(x) - kMagic;
-    } else {
-      dot = static_cast<float>(x);
+/// Turns 32-bit scores into logits (in codes where weights are direct), in place; scale[block][row].
+/// `extras(row)` gives what is added to a key's logit; one row after the other, to hold the pointers of one.
+template <class C, class Extras>
+OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], int key, const Limits& limits,
+                          const float (&scale)[2][2], const Extras& extras) {
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+    const auto extra = extras(row);
+    OCTAVO_UNROLL for (int i = 2 * row; i < C::kScoreRegisters; i += i % 2 == 0 ? 1 : 3) {
+      const int at = key + 8 * (i / 4) + i % 2;
+      const float dot = value<C, false>(s[i]);
+      const float added = limits.hides(row, at) ? -INFINITY : extra(at);
+      const float logit =
+          added == -INFINITY ? -INFINITY : fmaf(dot, scale[C::kBlockScales ? i / 32 : 0][row], added);
+      if constexpr (C::kIntScores) {
+        s[i] = __float_as_int(logit);
+      } else {
+        s[i] = logit;
+      }
     }
-    const float y = extra == -INFINITY || dot == -INFINITY ? -INFINITY : fmaf(dot, unit, extra);
-    if constexpr (C::kIntScores) {
-      return __float_as_int(y);
-    } else {
-      return y;
-    }
-  };
-  OCTAVO_UNROLL for (int g = 0; g < C::kKeys / 8; ++g) {
-    const int at = key + 8 * g;
-    const int block = C::kBlockScales ? g / 8 : 0;
-    s[4 * g] = logit(s[4 * g], scale[block][0], upper.add(a, at, keys));
-    s[4 * g + 1] = logit(s[4 * g + 1], scale[block][0], upper.add(a, at + 1, keys));
-    s[4 * g + 2] = logit(s[4 * g + 2], scale[block][1], lower.add(a, at, keys));
-    s[4 * g + 3] = logit(s[4 * g + 3], scale[block][1], lower.add(a, at + 1, keys));
   }
 }
 
-/// f16 scores: the bias joins them in their own unit and format; hidden keys become -infinity.
-template <class C>
-OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], const Arguments& a,
-                               const RowExtras& upper, const RowExtras& lower, int key, int keys,
-                               float scale0, float scale1) {
-  const float unit0 = 1.0F / scale0;
-  const float unit1 = 1.0F / scale1;
-  OCTAVO_UNROLL for (int g = 0; g < C::kKeys / 8; ++g) {
-    const int at = key + 8 * g;
-    s[2 * g] = ptx::pack_f16(fmaf(upper.add(a, at, keys), unit0, ptx::low_f16(s[2 * g])),
-                             fmaf(upper.add(a, at + 1, keys), unit0, ptx::high_f16(s[2 * g])));
-    s[2 * g + 1] = ptx::pack_f16(fmaf(lower.add(a, at, keys), unit1, ptx::low_f16(s[2 * g + 1])),
-                                 fmaf(lower.add(a, at + 1, keys), unit1, ptx::high_f16(s[2 * g + 1])));
+/// f16 scores: what is added joins them in their own unit and format.
+template <class C, class Extras>
+OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, const float (&scale)[2],
+                               const Extras& extras) {
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+    const auto extra = extras(row);
+    const float unit = 1.0F / scale[row];
+    OCTAVO_UNROLL for (int i = row; i < C::kScoreRegisters; i += 2) {
+      const int at = key + 8 * (i / 2);
+      s[i] = ptx::pack_f16(fmaf(extra(at), unit, ptx::low_f16(s[i])),
+                           fmaf(extra(at + 1), unit, ptx::high_f16(s[i])));
+    }
   }
 }
 

@@ -22,12 +22,18 @@ Instance instance(const char* name) {
 }
 
 template <Mma kScores, Mma kValues, Weights kWeights>
-Instance family(int dim, bool general, const char* name) {
-  if (dim == 64)
-    return general ? instance<Config<kScores, kValues, kWeights, 64, true>>(name)
-                   : instance<Config<kScores, kValues, kWeights, 64, false>>(name);
-  return general ? instance<Config<kScores, kValues, kWeights, 128, true>>(name)
-                 : instance<Config<kScores, kValues, kWeights, 128, false>>(name);
+Instance family(int dim, Variant variant, const char* name) {
+  const bool general = variant == Variant::general;
+  if (dim == 128) {
+    return general ? instance<Config<kScores, kValues, kWeights, 128, true>>(name)
+                   : instance<Config<kScores, kValues, kWeights, 128, false>>(name);
+  }
+  if constexpr (kWeights == Weights::direct) {  // the ones that are picked for speed
+    if (variant == Variant::narrow)
+      return instance<Config<kScores, kValues, kWeights, 64, false, true>>(name);
+  }
+  return general ? instance<Config<kScores, kValues, kWeights, 64, true>>(name)
+                 : instance<Config<kScores, kValues, kWeights, 64, false>>(name);
 }
 
 }  // namespace octavo::cuda::sm90

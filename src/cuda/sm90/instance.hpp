@@ -19,16 +19,19 @@ struct Instance {
   bool wide_values = false;
 };
 
-// One function a family, each in its own file of instances/. dim: 64 or 128; general: with boolean mask, bias
-// or smooth_q's term.
-Instance half_f16(int dim, bool general);
-Instance half_bf16(int dim, bool general);
-Instance int8_exact(int dim, bool general);
-Instance int8_f16_sums(int dim, bool general);
-Instance int8_wide_values(int dim, bool general);
-Instance int8_direct(int dim, bool general);
-Instance e4m3_exact(int dim, bool general);
-Instance e4m3_direct(int dim, bool general);
-Instance f16_direct(int dim, bool general);
+/// plain; with boolean mask, bias or smooth_q's term; or with fewer query rows a tile, for problems of few
+/// tiles (the plain one where a family has no such instance).
+enum class Variant { plain, general, narrow };
+
+// One function a family, each in its own file of instances/. dim: 64 or 128.
+Instance half_f16(int dim, Variant variant);
+Instance half_bf16(int dim, Variant variant);
+Instance int8_exact(int dim, Variant variant);
+Instance int8_f16_sums(int dim, Variant variant);
+Instance int8_wide_values(int dim, Variant variant);
+Instance int8_direct(int dim, Variant variant);
+Instance e4m3_exact(int dim, Variant variant);
+Instance e4m3_direct(int dim, Variant variant);
+Instance f16_direct(int dim, Variant variant);
 
 }  // namespace octavo::cuda::sm90

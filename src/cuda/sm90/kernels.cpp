@@ -65,22 +65,38 @@ constexpr Family kTurbo16{"cuda.sm90a.turbo16", "f16 QK in f16, direct weights, 
 
 bool wide(Format f) { return f == Format::f16 || f == Format::bf16; }
 
-bool general(const Problem& p, const Recipe& r) {
-  return !p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q;
-}
-
-Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
+Instance instance_of(const Family& f, const Problem& p, const Recipe& r, cuda::sm90::Variant variant) {
   using namespace cuda::sm90;
   const int dim = p.head_dim <= 64 ? 64 : 128;
-  const bool g = general(p, r);
-  if (f.name == kHalf.name) return r.qk_format == Format::bf16 ? half_bf16(dim, g) : half_f16(dim, g);
-  if (f.name == kInt8.name) return int8_exact(dim, g);
-  if (f.name == kInt8F16Sums.name) return int8_f16_sums(dim, g);
-  if (f.name == kInt8Wide.name) return int8_wide_values(dim, g);
-  if (f.name == kE4m3.name) return e4m3_exact(dim, g);
-  if (f.name == kTurbo8.name) return int8_direct(dim, g);
-  if (f.name == kTurbo.name) return e4m3_direct(dim, g);
-  return f16_direct(dim, g);
+  if (f.name == kHalf.name)
+    return r.qk_format == Format::bf16 ? half_bf16(dim, variant) : half_f16(dim, variant);
+  if (f.name == kInt8.name) return int8_exact(dim, variant);
+  if (f.name == kInt8F16Sums.name) return int8_f16_sums(dim, variant);
+  if (f.name == kInt8Wide.name) return int8_wide_values(dim, variant);
+  if (f.name == kE4m3.name) return e4m3_exact(dim, variant);
+  if (f.name == kTurbo8.name) return int8_direct(dim, variant);
+  if (f.name == kTurbo.name) return e4m3_direct(dim, variant);
+  return f16_direct(dim, variant);
+}
+
+/// Waves of query tiles, weighed by what a tile costs: a narrow one has two thirds of the rows at 0.86 of the
+/// speed.
+Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
+  using cuda::sm90::Variant;
+  if (!p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q)
+    return instance_of(f, p, r, Variant::general);
+  constexpr double kNarrowSpeed = 0.86;
+  const Instance plain = instance_of(f, p, r, Variant::plain);
+  const Instance narrow = instance_of(f, p, r, Variant::narrow);
+  const auto properties = cuda::device_properties(p.device.index);
+  const std::int64_t sms = properties.ok() ? (*properties)->sm_count : 132;
+  const auto cost = [&](const Instance& i, double speed) {
+    std::int64_t tiles = 0;
+    for (const Sequence& s : p.sequences) tiles += (s.q_len * p.group() + i.rows - 1) / i.rows;
+    const std::int64_t waves = (tiles * p.kv_heads + sms - 1) / sms;
+    return static_cast<double>(waves * i.rows) / speed;
+  };
+  return cost(narrow, kNarrowSpeed) < cost(plain, 1.0) ? narrow : plain;
 }
 
 Status accepts_formats(const Family& f, const Recipe& r) {

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "core/heads_view.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/arguments.hpp"
 #include "cuda/sm90/extras.hpp"
+#include "numerics/exp2.hpp"
 
 namespace octavo::cuda::sm90 {
 namespace {
@@ -170,6 +174,19 @@ StridedTensor strided(const TensorView& t) {
   return {const_cast<void*>(b.data), b.dtype, b.strides[0], b.strides[1], b.strides[2], b.strides[3]};
 }
 
+/// Once a kernel and device: the call takes microseconds.
+Status reserve_shared(const Instance& instance, int device) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> done;
+  const std::lock_guard lock(mutex);
+  if (done.contains({instance.function, device})) return {};
+  Status s = check(cudaFuncSetAttribute(instance.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        instance.shared_bytes),
+                   "reserving shared memory");
+  if (s.ok()) done.emplace(instance.function, device);
+  return s;
+}
+
 }  // namespace
 
 std::size_t workspace_bytes(const Problem& problem, const Recipe& recipe, const Instance& instance) {
@@ -211,7 +228,8 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
   a.q_blocks = q.q_blocks;
 
   a.p_log2 = std::log2(r.p_range);
-  a.slack = r.slack;
+  a.offset = r.exp2 == Exp2::direct ? 8.0F * a.p_log2 + numerics::kDirectBias : a.p_log2;
+  a.slack = 8.0F * r.slack;
   a.flush_tiles = r.pv_accumulator == PvAccumulator::f32_buffered ? std::max(1, r.pv_buffer / instance.keys)
                                                                   : std::numeric_limits<int>::max();
   a.reverse = r.key_order == KeyOrder::reverse;
@@ -253,11 +271,7 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
 
   Maps maps;
   if (Status s = encode(maps, instance, r, q, qq, k, kv.data); !s.ok()) return s;
-  if (Status s = check(cudaFuncSetAttribute(instance.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            instance.shared_bytes),
-                       "reserving shared memory");
-      !s.ok())
-    return s;
+  if (Status s = reserve_shared(instance, p.device.index); !s.ok()) return s;
   const Result<const DeviceProperties*> properties = device_properties(p.device.index);
   if (!properties.ok()) return properties.status();
   const int grid = std::min(a.items, (*properties)->sm_count);

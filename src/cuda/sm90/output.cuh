@@ -16,6 +16,7 @@ struct Output {
   typename C::Output part0[C::kOutputRegisters];
   typename C::Output part1[C::kHalfOutput ? C::kOutputRegisters : 1];
   float sum[C::kSumsInRegisters ? C::kDim / 2 : 1];
+  float pending[2];  ///< what references moved since the last flush: the sums' factor at the next
 };
 
 /// Descriptor of the k-step `step` of a V stage.
@@ -106,6 +107,7 @@ OCTAVO_DEVICE void clear_sums(Output<C>& o, const Shared<C>& shared) {
   } else if constexpr (C::kSumsInRegisters) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] = 0.0F;
   }
+  o.pending[0] = o.pending[1] = 1.0F;
 }
 
 /// Element i of the accumulators as f32: of every four, two columns of the upper row, two of the lower.
@@ -120,24 +122,23 @@ OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
   }
 }
 
-/// sums = (sums + accumulators) * factor, either part left out when not asked for.
-template <class C, bool kAdd, bool kScale>
-OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const float (&factor)[2]) {
+/// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing
+/// there and saves passes over the sums.
+template <class C>
+OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
   if constexpr (C::kSumsInShared) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; i += 4) {
       const std::uint32_t at = sum_address(shared, i);
-      float4 f = load_shared(at);
-      if (kAdd)
-        f = make_float4(f.x + o.part0[i], f.y + o.part0[i + 1], f.z + o.part0[i + 2], f.w + o.part0[i + 3]);
-      if (kScale) f = make_float4(f.x * factor[0], f.y * factor[0], f.z * factor[1], f.w * factor[1]);
-      store_shared(at, f);
+      const float4 f = load_shared(at);
+      store_shared(
+          at, make_float4(fmaf(f.x, o.pending[0], o.part0[i]), fmaf(f.y, o.pending[0], o.part0[i + 1]),
+                          fmaf(f.z, o.pending[1], o.part0[i + 2]), fmaf(f.w, o.pending[1], o.part0[i + 3])));
     }
   } else if constexpr (C::kSumsInRegisters) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) {
-      if (kAdd) o.sum[i] += accumulated(o, i);
-      if (kScale) o.sum[i] *= factor[i / 2 % 2];
-    }
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] =
+        fmaf(o.sum[i], o.pending[i / 2 % 2], accumulated(o, i));
   }
+  o.pending[0] = o.pending[1] = 1.0F;
 }
 
 template <class C>
@@ -158,42 +159,32 @@ OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const 
     // are not used.
     if ((due || (since & 1) == 0) && (C::kDirect || a.quantized_normaliser)) take_sums(o, r, a.zero);
     if (due) {
-      if (__builtin_expect(moved.any, 0)) {
-        flush<C, true, true>(o, shared, moved.factor);
-      } else {
-        flush<C, true, false>(o, shared, moved.factor);
-      }
+      flush(o, shared);
       since = 0;
-    } else if (__builtin_expect(moved.any, 0)) {
-      flush<C, false, true>(o, shared, moved.factor);
-      scale_accumulators(o, moved.factor);
     }
-  } else if (__builtin_expect(moved.any, 0)) {
-    scale_accumulators(o, moved.factor);
+  }
+  if (__builtin_expect(moved.any, 0)) {
+    if (C::kFlushes) {
+      o.pending[0] *= moved.factor[0];
+      o.pending[1] *= moved.factor[1];
+    }
+    if (since != 0 || !C::kFlushes) scale_accumulators(o, moved.factor);
   }
   return since;
 }
 
-OCTAVO_DEVICE void store_pair(const StridedTensor& out, std::int64_t at, bool both, bool vector, float x,
-                              float y) {
+/// Two neighbouring channels, element by element.
+OCTAVO_DEVICE void store_pair(const StridedTensor& out, std::int64_t at, bool both, float x, float y) {
   if (out.dtype == DType::f32) {
     auto* p = static_cast<float*>(out.data) + at;
-    if (vector && both) {
-      *reinterpret_cast<float2*>(p) = make_float2(x, y);
-    } else {
-      p[0] = x;
-      if (both) p[out.last] = y;
-    }
+    p[0] = x;
+    if (both) p[out.last] = y;
     return;
   }
   auto* p = static_cast<std::uint16_t*>(out.data) + at;
   const std::uint32_t packed = out.dtype == DType::f16 ? ptx::pack_f16(x, y) : ptx::pack_bf16(x, y);
-  if (vector && both) {
-    *reinterpret_cast<std::uint32_t*>(p) = packed;
-  } else {
-    p[0] = static_cast<std::uint16_t>(packed);
-    if (both) p[out.last] = static_cast<std::uint16_t>(packed >> 16);
-  }
+  p[0] = static_cast<std::uint16_t>(packed);
+  if (both) p[out.last] = static_cast<std::uint16_t>(packed >> 16);
 }
 
 /// True where two neighbouring channels of every row can be written in one store.
@@ -203,14 +194,53 @@ OCTAVO_DEVICE bool pairs(const StridedTensor& t) {
          reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0;
 }
 
-/// O = sums * delta_V / l + mean, LSE = ln 2 * (reference + log2 l) + what smoothing took. Rows without a
-/// key: 0, -infinity.
+/// Where the thread's two rows go: elements from the start of `out`, -1 for rows beyond the sequence.
+struct Destination {
+  StridedTensor out;
+  std::int64_t at[2] = {-1, -1};
+};
+
+/// Row sums to 1 / l, and the LSE: ln 2 * (reference + log2 l) + what smoothing took; without a key 0 and
+/// -infinity.
+template <class C>
+OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& item, const SequenceRow& s,
+                                   int row0, int rows, float (&inverse)[2]) {
+  constexpr float kLn2 = 0x1.62e43p-1F;
+  const bool partial = a.partial_out != nullptr;
+  const bool first = (ptx::thread_index() & 3) == 0;
+  Destination to;
+  to.out = partial ? StridedTensor{a.partial_out, DType::f32, 0, 0, 0, 1} : a.out;
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    const float l = row_sum(r.sum[i]);
+    inverse[i] = l == 0.0F ? 0.0F : 1.0F / l;
+    const int row = row0 + 8 * i;
+    if (row >= rows) continue;
+    const int token = a.group == 1 ? row : row / a.group;
+    const int q_head = item.head * a.group + (row - token * a.group);
+    const std::int64_t padded = s.q_row + row;
+    const std::int64_t line =
+        (static_cast<std::int64_t>(item.head) * a.splits + item.split) * a.q_rows + padded;
+    to.at[i] = partial ? line * a.head_dim
+                       : s.batch * to.out.batch + q_head * to.out.head + (s.q_begin + token) * to.out.token;
+    if (!first || (!partial && a.lse.data == nullptr)) continue;
+    const float lse = l == 0.0F ? -INFINITY
+                                : fmaf(kLn2, r.reference[i] / Rows<C>::kUnit - a.p_log2 + __log2f(l),
+                                       a.lse_shift[item.head * a.q_rows + padded]);
+    if (partial) {
+      a.partial_lse[line] = lse;
+    } else {
+      static_cast<float*>(
+          a.lse.data)[s.batch * a.lse.batch + q_head * a.lse.head + (s.q_begin + token) * a.lse.token] = lse;
+    }
+  }
+  return to;
+}
+
+/// O = sums * delta_V / l + mean.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                               const Item& item, const SequenceRow& s, int row0, int rows) {
-  constexpr float kLn2 = 0x1.62e43p-1F;
-  const int lane = ptx::thread_index() & 31;
-  const int t = lane & 3;
+  const int t = ptx::thread_index() & 3;
   const float* v_scale = a.v_scale;
   const float* v_mean = a.v_mean;
   if constexpr (!C::kWideValues) {
@@ -219,64 +249,50 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
     v_scale += channel;
     v_mean += channel;
   }
-  const bool partial = a.partial_out != nullptr;
-  StridedTensor out = a.out;
-  if (partial) out = {a.partial_out, DType::f32, 0, 0, 0, 1};
-  const bool vector = partial ? a.head_dim % 2 == 0 : pairs(out);
   float inverse[2];
-  std::int64_t at[2];
-  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-    const float l = row_sum(r.sum[i]);
-    inverse[i] = l == 0.0F ? 0.0F : 1.0F / l;
-    const int row = row0 + 8 * i;
-    at[i] = -1;
-    if (row >= rows) continue;
-    const int token = row / a.group;
-    const int q_head = item.head * a.group + (row - token * a.group);
-    const std::int64_t padded = s.q_row + row;
-    const float lse = l == 0.0F ? -INFINITY
-                                : fmaf(kLn2, r.reference[i] - a.p_log2 + __log2f(l),
-                                       a.lse_shift[item.head * a.q_rows + padded]);
-    if (partial) {
-      const std::int64_t line =
-          (static_cast<std::int64_t>(item.head) * a.splits + item.split) * a.q_rows + padded;
-      at[i] = line * a.head_dim;
-      if (t == 0) a.partial_lse[line] = lse;
-    } else {
-      at[i] = s.batch * out.batch + q_head * out.head + (s.q_begin + token) * out.token;
-      if (t == 0 && a.lse.data != nullptr)
-        static_cast<float*>(
-            a.lse.data)[s.batch * a.lse.batch + q_head * a.lse.head + (s.q_begin + token) * a.lse.token] =
-            lse;
-    }
-  }
-  OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
-    const int channel = 8 * c + 2 * t;
-    float2 scale = make_float2(1.0F, 1.0F);
-    float2 mean = make_float2(0.0F, 0.0F);
-    if constexpr (!C::kWideValues) {
-      scale = __ldg(reinterpret_cast<const float2*>(v_scale + 8 * c));
-      mean = __ldg(reinterpret_cast<const float2*>(v_mean + 8 * c));
-    }
-    float4 x;
+  const Destination to = end_rows(r, a, item, s, row0, rows, inverse);
+
+  /// the thread's two channels 8c + 2t, + 1 of row i, finished
+  const auto finished = [&](int c, int i) {
+    float2 x;
     if constexpr (C::kSumsInShared) {
-      x = load_shared(sum_address(shared, 4 * c));
+      const float4 both = load_shared(sum_address(shared, 4 * c));
+      x = i == 0 ? make_float2(both.x, both.y) : make_float2(both.z, both.w);
     } else if constexpr (C::kSumsInRegisters) {
-      x = make_float4(o.sum[4 * c], o.sum[4 * c + 1], o.sum[4 * c + 2], o.sum[4 * c + 3]);
+      x = make_float2(o.sum[4 * c + 2 * i], o.sum[4 * c + 2 * i + 1]);
     } else {
-      x = make_float4(o.part0[4 * c], o.part0[4 * c + 1], o.part0[4 * c + 2], o.part0[4 * c + 3]);
+      x = make_float2(o.part0[4 * c + 2 * i], o.part0[4 * c + 2 * i + 1]);
     }
-    if (channel >= a.head_dim) continue;
-    const bool both = channel + 1 < a.head_dim;
-    // A row without keys has no mean to give back.
-    if (at[0] >= 0)
-      store_pair(out, at[0] + channel * out.last, both, vector,
-                 inverse[0] == 0.0F ? 0.0F : fmaf(x.x * inverse[0], scale.x, mean.x),
-                 inverse[0] == 0.0F ? 0.0F : fmaf(x.y * inverse[0], scale.y, mean.y));
-    if (at[1] >= 0)
-      store_pair(out, at[1] + channel * out.last, both, vector,
-                 inverse[1] == 0.0F ? 0.0F : fmaf(x.z * inverse[1], scale.x, mean.x),
-                 inverse[1] == 0.0F ? 0.0F : fmaf(x.w * inverse[1], scale.y, mean.y));
+    if (inverse[i] == 0.0F) return make_float2(0.0F, 0.0F);  // no keys, so no mean to give back
+    if constexpr (C::kWideValues) {
+      return make_float2(x.x * inverse[i], x.y * inverse[i]);
+    } else {
+      const float2 scale = __ldg(reinterpret_cast<const float2*>(v_scale + 8 * c));
+      const float2 mean = __ldg(reinterpret_cast<const float2*>(v_mean + 8 * c));
+      return make_float2(fmaf(x.x * inverse[i], scale.x, mean.x), fmaf(x.y * inverse[i], scale.y, mean.y));
+    }
+  };
+  const bool whole = a.head_dim == C::kDim && (a.partial_out != nullptr || pairs(a.out));
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    if (to.at[i] < 0) continue;
+    if (whole && to.out.dtype != DType::f32) {
+      auto* p = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[i] + 2 * t);
+      const bool f16 = to.out.dtype == DType::f16;
+      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
+        const float2 x = finished(c, i);
+        p[4 * c] = f16 ? ptx::pack_f16(x.x, x.y) : ptx::pack_bf16(x.x, x.y);
+      }
+    } else if (whole) {
+      auto* p = reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + 2 * t);
+      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) p[4 * c] = finished(c, i);
+    } else {
+      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
+        const int channel = 8 * c + 2 * t;
+        const float2 x = finished(c, i);
+        if (channel < a.head_dim)
+          store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, x.x, x.y);
+      }
+    }
   }
 }
 

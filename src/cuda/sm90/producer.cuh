@@ -45,8 +45,8 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
   Ring<C::kStages> v;
   int index = a.counter != nullptr ? atomicAdd(a.counter, 1) : static_cast<int>(blockIdx.x);
   while (true) {
-    ptx::barrier_wait(shared.q_empty(q.stage), q.phase ^ 1);
-    // Published by the arrival on q_full.
+    ptx::barrier_wait_patiently(shared.q_empty(q.stage), q.phase ^ 1);
+    // Seen after the arrival on q_full.
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.item(q.stage)), "r"(index < a.items ? index : -1)
                  : "memory");
     if (index >= a.items) {
@@ -71,14 +71,14 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
     const int step = a.reverse ? -C::kKeys : C::kKeys;
     for (int j = 0; j <= count && count > 0; ++j) {
       if (j < count) {
-        ptx::barrier_wait(shared.k_empty(k.stage), k.phase ^ 1);
+        ptx::barrier_wait_patiently(shared.k_empty(k.stage), k.phase ^ 1);
         ptx::barrier_expect(shared.k_full(k.stage), C::kKBytes);
         load_rows<C>(shared.k(k.stage), &maps.k, C::kKeys, k_row, head, shared.k_full(k.stage));
         k.advance();
         k_row += step;
       }
       if (j > 0) {
-        ptx::barrier_wait(shared.v_empty(v.stage), v.phase ^ 1);
+        ptx::barrier_wait_patiently(shared.v_empty(v.stage), v.phase ^ 1);
         ptx::barrier_expect(shared.v_full(v.stage), C::kVBytes);
         load_values<C>(shared.v(v.stage), maps, v_row, head, shared.v_full(v.stage));
         v.advance();

@@ -3,9 +3,9 @@
 //
 // `exact`: reference = running maximum; 2^x on the special-function unit (16 a clock: the wall of 8-bit
 // attention at head dim 64). `direct`: an e4m3 byte read as an integer is 8 * (log2 x + 7), so one fused
-// multiply-add and a conversion give the byte. Its reference is an integer that moves only when a row's
-// largest code would pass the limit, then to the next integer above the tile's maximum: no shuffle, no
-// rescaling in the common tile, exact factors in the rare one.
+// multiply-add and a conversion give the byte. Its reference is a whole octave that moves only when a row's
+// largest code would pass the limit, then to the next one above the tile's maximum: no shuffle, no rescaling
+// in the common tile, exact factors in the rare one.
 #pragma once
 
 #include "cuda/sm90/general.cuh"
@@ -13,13 +13,15 @@
 
 namespace octavo::cuda::sm90 {
 
-/// State of a thread's two rows, index 0 the upper, 1 the lower.
+/// State of a thread's two rows, index 0 the upper, 1 the lower. Logits are in octaves, with direct weights
+/// in codes, of which an octave has 8.
 template <class C>
 struct Rows {
+  static constexpr float kUnit = C::kDirect ? 8.0F : 1.0F;
   float reference[2];
   float sum[2];
-  float q_scale[2];  ///< base-2 logit per unit of the score, without K's scale if that changes along the keys
-  // f16 scores, direct: code = score * slope + constant, two equal halves each
+  float scale[2];  ///< logit per unit of the score, without K's scale where that changes along the keys
+  // f16 scores: code = score * slope + constant, two equal halves each
   std::uint32_t slope[2];
   std::uint32_t constant[2];
 };
@@ -31,64 +33,62 @@ struct Moved {
   bool any = false;
 };
 
-inline constexpr float kSmallestScale = 0x1p-120F;  // 0 * -infinity would be NaN
-inline constexpr float kSmallestSlope = 0x1p-24F;   // the smallest f16
-inline constexpr float kUnset =
-    60000.0F;  // a code that passes every limit, so that the first tile sets the reference
+// 0 * -infinity would be NaN. Times the smallest K scale, 2^-107, this is still an f32; logits of a smaller
+// scale are 0.
+inline constexpr float kSmallestScale = 0x1p-42F;
+inline constexpr float kSmallestSlope = 0x1p-24F;  // of f16
+inline constexpr float kUnsetReference = -1e30F;   // below any logit
+inline constexpr float kUnsetConstant =
+    60000.0F;  // f16: a code that passes the limit, so that the first tile sets it
 inline constexpr float kLargestReference =
-    8000.0F;  // beyond, the f16 constant overflows: the row becomes NaN instead of wrong
+    8000.0F;  // octaves; beyond, the f16 constant overflows: NaN instead of wrong
 
 /// NaN stays NaN.
 OCTAVO_DEVICE float at_least(float x, float least) { return x < least ? least : x; }
 
 template <class C>
-OCTAVO_DEVICE void start(Rows<C>& r, const Arguments& a, float q_scale0, float q_scale1) {
-  r.reference[0] = r.reference[1] = -INFINITY;
+OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
+  r.reference[0] = r.reference[1] = C::kDirect ? kUnsetReference : -INFINITY;
   r.sum[0] = r.sum[1] = 0.0F;
-  r.q_scale[0] = at_least(q_scale0, kSmallestScale);
-  r.q_scale[1] = at_least(q_scale1, kSmallestScale);
+  r.scale[0] = at_least(scale0, kSmallestScale) * Rows<C>::kUnit;
+  r.scale[1] = at_least(scale1, kSmallestScale) * Rows<C>::kUnit;
   if constexpr (C::kHalfScores) {
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const float slope = at_least(8.0F * r.q_scale[i], kSmallestSlope);
+      const float slope = at_least(r.scale[i], kSmallestSlope);
       r.slope[i] = ptx::pack_f16(slope, slope);
-      r.constant[i] = ptx::pack_f16(kUnset, kUnset);
+      r.constant[i] = ptx::pack_f16(kUnsetConstant, kUnsetConstant);
     }
   }
 }
 
-/// The code a weight of reference 0 gets, less 8 log2(p): numerics' line, raised by P's range.
-OCTAVO_DEVICE float direct_offset(const Arguments& a) { return fmaf(8.0F, a.p_log2, numerics::kDirectBias); }
-/// Codes up to this leave the reference alone.
-OCTAVO_DEVICE float direct_limit(const Arguments& a) { return fmaf(8.0F, a.slack, direct_offset(a)); }
+/// The next whole octave, in codes.
+OCTAVO_DEVICE float octave_above(float code) { return 8.0F * ceilf(0.125F * code); }
 
-/// f16 scores, direct. Compares the very codes that the weights will be, so that none can pass the limit.
+/// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit.
 template <class C>
 OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
                                 const std::uint32_t (&s)[C::kScoreRegisters]) {
-  std::uint32_t upper;
-  std::uint32_t lower;
-  half_maxima<C>(s, upper, lower);
+  std::uint32_t top[2];
+  half_maxima<C>(s, top);
   Moved moved;
-  const float limit = direct_limit(a);
-  const std::uint32_t over = ptx::pack_f16(-limit, -limit);
-  const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(upper, r.slope[0], r.constant[0]),
-                                            ptx::fma_f16x2(lower, r.slope[1], r.constant[1]));
-  // code - limit <= 0 in both halves leaves either a sign bit or a zero
-  const std::uint32_t excess = ptx::max_f16x2(ptx::add_f16x2(code, over), 0U);
-  moved.any = __any_sync(~0U, excess != 0);
+  const float limit = a.offset + a.slack;
+  const std::uint32_t below = ptx::pack_f16(-limit, -limit);
+  const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(top[0], r.slope[0], r.constant[0]),
+                                            ptx::fma_f16x2(top[1], r.slope[1], r.constant[1]));
+  moved.any = __any_sync(~0U, ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
   if (__builtin_expect(moved.any, 0)) {
-    const float limit16 = -ptx::low_f16(over);
+    const float rounded_limit = -ptx::low_f16(below);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const std::uint32_t m = i == 0 ? upper : lower;
-      const float top = row_max(fmaxf(ptx::low_f16(m), ptx::high_f16(m)));
-      const float row_code = ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(top, top), r.slope[i], r.constant[i]));
-      if (row_code > limit16) {
-        const float next = ceilf(top * r.q_scale[i]);
-        moved.factor[i] = ptx::exp2_approx(r.reference[i] - next);  // both integers: exact; the first time 0
+      const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
+      const float row_code =
+          ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], r.constant[i]));
+      if (row_code > rounded_limit) {
+        const float next = octave_above(row_top * r.scale[i]);
+        moved.factor[i] =
+            ptx::exp2_approx(0.125F * (r.reference[i] - next));  // whole octaves: exact; the first time 0
         r.reference[i] = next;
-        const float constant = fmaf(-8.0F, next, direct_offset(a));
-        r.constant[i] = ptx::pack_f16(constant, constant);
-        if (!(next <= kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
+        r.constant[i] = ptx::pack_f16(a.offset - next, a.offset - next);
+        if (!(next <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
       }
     }
   }
@@ -109,124 +109,137 @@ OCTAVO_DEVICE void direct_half(const Rows<C>& r, const std::uint32_t (&s)[C::kSc
   }
 }
 
-/// 32-bit scores: base-2 logit per unit of the score for [64-key block][row].
-template <class C>
+/// 32-bit scores: logit per unit of the score for [64-key block][row].
 struct Scales {
-  float of[2][2];
-};
-
-template <class C>
-OCTAVO_DEVICE float direct_code(typename C::Score s, float slope, float constant) {
-  if constexpr (C::kIntScores) {
-    return fmaf(__int_as_float(s), slope, constant);
-  } else {
-    return fmaf(s, slope, constant);
-  }
-}
-
-/// Slopes and constants of the direct code, [block][row]; with integer scores the constant takes kMagic away
-/// again.
-template <class C>
-struct Line {
-  float slope[2][2];
-  float constant[2][2];
-
-  OCTAVO_DEVICE Line(const Rows<C>& r, const Arguments& a, const Scales<C>& scale) {
-    OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
-      const float base =
-          r.reference[row] == -INFINITY ? kUnset : fmaf(-8.0F, r.reference[row], direct_offset(a));
-      OCTAVO_UNROLL for (int b = 0; b < 2; ++b) {
-        slope[b][row] = 8.0F * scale.of[b][row];
-        constant[b][row] = C::kIntScores && !C::kGeneral ? fmaf(-kMagic, slope[b][row], base) : base;
-      }
-    }
-  }
+  float of[2][2] = {{1.0F, 1.0F}, {1.0F, 1.0F}};
 };
 
 /// 32-bit scores: moves the references where the tile's maxima ask for it.
-template <class C>
+template <class C, bool kSettled>
 OCTAVO_DEVICE Moved update(Rows<C>& r, const Arguments& a, const typename C::Score (&s)[C::kScoreRegisters],
-                           const Scales<C>& scale) {
+                           const Scales& scale) {
   float top[2] = {-INFINITY, -INFINITY};
   OCTAVO_UNROLL for (int b = 0; b < C::kKeys / 64; ++b) {
-    float upper;
-    float lower;
-    block_maxima<C>(s, b, upper, lower);
-    top[0] = fmaxf(top[0], upper * scale.of[b][0]);
-    top[1] = fmaxf(top[1], lower * scale.of[b][1]);
+    float block[2];
+    block_maxima<C, kSettled>(s, b, block);
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+      const float logit = kSettled ? block[i] : block[i] * scale.of[C::kBlockScales ? b : 0][i];
+      top[i] = b == 0 ? logit : ptx::max_nan(top[i], logit);
+    }
   }
   Moved moved;
   if constexpr (C::kDirect) {
-    const float limit = 8.0F * a.slack;
-    moved.any = __any_sync(~0U, fmaf(8.0F, top[0] - r.reference[0], -limit) > 0.0F ||
-                                    fmaf(8.0F, top[1] - r.reference[1], -limit) > 0.0F);
+    // Not "greater": a NaN scale must show, and conversions to bytes would turn its weights into 0.
+    moved.any =
+        __any_sync(~0U, !(top[0] - r.reference[0] <= a.slack) || !(top[1] - r.reference[1] <= a.slack));
     if (__builtin_expect(moved.any, 0)) {
       OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
         const float row_top = row_max(top[i]);
-        if (fmaf(8.0F, row_top - r.reference[i], -limit) > 0.0F) {
-          const float next = ceilf(row_top);
-          moved.factor[i] = ptx::exp2_approx(r.reference[i] - next);
-          r.reference[i] = next;
-        }
+        if (row_top - r.reference[i] <= a.slack) continue;
+        const float next = octave_above(row_top);
+        moved.factor[i] = ptx::exp2_approx(0.125F * (r.reference[i] - next));
+        r.reference[i] = next;
+        if (next != next) r.sum[i] = next;
       }
     }
   } else {
     bool changed = false;
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
       const float next = fmaxf(r.reference[i], row_max(top[i]));
-      changed = changed || next > r.reference[i];
-      moved.factor[i] = next > r.reference[i] ? ptx::exp2_approx(r.reference[i] - next) : 1.0F;
-      r.reference[i] = next;
+      if (next > r.reference[i]) {
+        changed = true;
+        moved.factor[i] = ptx::exp2_approx(r.reference[i] - next);
+        r.reference[i] = next;
+      }
     }
     moved.any = __any_sync(~0U, changed);
   }
   return moved;
 }
 
-/// 32-bit scores: the tile's weights, and with `exact` their sums before rounding.
-template <class C>
-OCTAVO_DEVICE void weigh(const Rows<C>& r, const Arguments& a,
-                         const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
-                         std::uint32_t (&p)[C::kWeightRegisters], float (&part)[2]) {
-  if constexpr (C::kDirect) {
-    // A NaN scale must show: conversions to bytes turn it into 0.
-    OCTAVO_UNROLL for (int row = 0; row < 2; ++row) part[row] =
-        a.zero * (scale.of[0][row] + scale.of[1][row]);
-    const Line<C> line(r, a, scale);
-    OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
-      const int b = C::kBlockScales ? i / 4 : 0;
-      const auto code = [&](int at, int row) {
-        return direct_code<C>(s[8 * i + at], line.slope[b][row], line.constant[b][row]);
-      };
-      p[2 * i] = ptx::pack_u8(code(0, 0), code(1, 0), code(4, 0), code(5, 0));
-      p[2 * i + 1] = ptx::pack_u8(code(2, 1), code(3, 1), code(6, 1), code(7, 1));
+/// 32-bit scores, direct: the tile's weights.
+template <class C, bool kSettled>
+OCTAVO_DEVICE void weigh_direct(const Rows<C>& r, const Arguments& a,
+                                const typename C::Score (&s)[C::kScoreRegisters], const Scales& scale,
+                                std::uint32_t (&p)[C::kWeightRegisters]) {
+  constexpr int kBlocks = C::kBlockScales && !kSettled ? 2 : 1;
+  float constant[kBlocks][2];
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+    OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
+      constant[b][row] = a.offset - r.reference[row];
+      if constexpr (C::kMagicScores && !kSettled)
+        constant[b][row] = fmaf(-kMagic, scale.of[b][row], constant[b][row]);
     }
-  } else {
-    part[0] = part[1] = 0.0F;
-    float offset[2];  // a row that has seen no key: every score is -infinity and every weight 0
-    OCTAVO_UNROLL for (int row = 0; row < 2; ++row) offset[row] =
-        r.reference[row] == -INFINITY ? 0.0F : a.p_log2 - r.reference[row];
-    OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
-      const int b = C::kBlockScales ? i / 4 : 0;
-      float w[8];
-      OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
-        const int row = e / 2 % 2;
-        w[e] = ptx::exp2_approx(fmaf(value<C>(s[8 * i + e]), scale.of[b][row], offset[row]));
-        part[row] += w[e];
-      }
-      if constexpr (C::kWideValues) {
-        const auto pack = [](float x, float y) {
-          return C::kValues == Mma::bf16_f32 ? ptx::pack_bf16(x, y) : ptx::pack_f16(x, y);
-        };
-        p[4 * i] = pack(w[0], w[1]);
-        p[4 * i + 1] = pack(w[2], w[3]);
-        p[4 * i + 2] = pack(w[4], w[5]);
-        p[4 * i + 3] = pack(w[6], w[7]);
+  }
+  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+    const auto code = [&](int at) {
+      const int row = at / 2 % 2;
+      const int b = kBlocks == 2 ? i / 4 : 0;
+      float x;
+      if constexpr (C::kIntScores) {
+        x = __int_as_float(s[8 * i + at]);
       } else {
-        p[2 * i] = ptx::pack_e4m3(w[0], w[1], w[4], w[5]);
-        p[2 * i + 1] = ptx::pack_e4m3(w[2], w[3], w[6], w[7]);
+        x = s[8 * i + at];
       }
+      return kSettled ? x + constant[b][row] : fmaf(x, scale.of[b][row], constant[b][row]);
+    };
+    p[2 * i] = ptx::pack_u8(code(0), code(1), code(4), code(5));
+    p[2 * i + 1] = ptx::pack_u8(code(2), code(3), code(6), code(7));
+  }
+}
+
+/// 16-bit weights of 16 keys.
+template <class C>
+OCTAVO_DEVICE void pack_wide(std::uint32_t (&p)[C::kWeightRegisters], int i, const float (&w)[8]) {
+  const auto pack = [](float x, float y) {
+    return C::kValues == Mma::bf16_f32 ? ptx::pack_bf16(x, y) : ptx::pack_f16(x, y);
+  };
+  OCTAVO_UNROLL for (int e = 0; e < 4; ++e) p[4 * i + e] = pack(w[2 * e], w[2 * e + 1]);
+}
+
+/// 32-bit scores, exact: the tile's weights, and their sums before rounding. With kLatePack they replace the
+/// scores.
+template <class C, bool kSettled>
+OCTAVO_DEVICE void weigh(const Rows<C>& r, const Arguments& a, typename C::Score (&s)[C::kScoreRegisters],
+                         const Scales& scale, std::uint32_t (&p)[C::kWeightRegisters], float (&part)[2]) {
+  float offset[2];  // a row that has seen no key: every score is -infinity and every weight 0
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) offset[row] =
+      r.reference[row] == -INFINITY ? 0.0F : a.offset - r.reference[row];
+  part[0] = part[1] = 0.0F;
+  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+    const int b = C::kBlockScales ? i / 4 : 0;
+    float w[8];
+    OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
+      const int row = e / 2 % 2;
+      const float x = value<C, kSettled>(s[8 * i + e]);
+      w[e] = ptx::exp2_approx(kSettled ? x + offset[row] : fmaf(x, scale.of[b][row], offset[row]));
+      part[row] += w[e];
     }
+    if constexpr (C::kLatePack) {
+      OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
+        if constexpr (C::kIntScores) {
+          s[8 * i + e] = __float_as_int(w[e]);
+        } else {
+          s[8 * i + e] = w[e];
+        }
+      }
+    } else if constexpr (C::kWideValues) {
+      pack_wide<C>(p, i, w);
+    } else {
+      p[2 * i] = ptx::pack_e4m3(w[0], w[1], w[4], w[5]);
+      p[2 * i + 1] = ptx::pack_e4m3(w[2], w[3], w[6], w[7]);
+    }
+  }
+}
+
+/// kLatePack: the second half of weigh().
+template <class C>
+OCTAVO_DEVICE void pack_late(const typename C::Score (&s)[C::kScoreRegisters],
+                             std::uint32_t (&p)[C::kWeightRegisters]) {
+  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+    float w[8];
+    OCTAVO_UNROLL for (int e = 0; e < 8; ++e) w[e] = value<C, true>(s[8 * i + e]);
+    pack_wide<C>(p, i, w);
   }
 }
 

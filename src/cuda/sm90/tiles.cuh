@@ -116,7 +116,7 @@ struct Shared {
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_empty(std::uint32_t stage) const {
     return k_full(4 * C::kStages + 2 + stage);
   }
-  /// the item that the tile in this Q stage belongs to
+  /// number of the item that the tile in this Q stage belongs to; -1: no more work
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t item(std::uint32_t stage) const {
     return barriers() + 512 + 4 * stage;
   }

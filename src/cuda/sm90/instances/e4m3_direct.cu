@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance e4m3_direct(int dim, bool general) {
-  return family<Mma::e4m3_f16, Mma::e4m3_f32, Weights::direct>(dim, general, "e4m3_direct");
+Instance e4m3_direct(int dim, Variant variant) {
+  return family<Mma::e4m3_f16, Mma::e4m3_f32, Weights::direct>(dim, variant, "e4m3_direct");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance e4m3_exact(int dim, bool general) {
-  return family<Mma::e4m3_f32, Mma::e4m3_f32, Weights::exact>(dim, general, "e4m3_exact");
+Instance e4m3_exact(int dim, Variant variant) {
+  return family<Mma::e4m3_f32, Mma::e4m3_f32, Weights::exact>(dim, variant, "e4m3_exact");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance f16_direct(int dim, bool general) {
-  return family<Mma::f16_f16, Mma::e4m3_f32, Weights::direct>(dim, general, "f16_direct");
+Instance f16_direct(int dim, Variant variant) {
+  return family<Mma::f16_f16, Mma::e4m3_f32, Weights::direct>(dim, variant, "f16_direct");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance half_bf16(int dim, bool general) {
-  return family<Mma::bf16_f32, Mma::bf16_f32, Weights::exact>(dim, general, "half_bf16");
+Instance half_bf16(int dim, Variant variant) {
+  return family<Mma::bf16_f32, Mma::bf16_f32, Weights::exact>(dim, variant, "half_bf16");
 }
 
 }  // namespace octavo::cuda::sm90

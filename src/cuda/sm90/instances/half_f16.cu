@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance half_f16(int dim, bool general) {
-  return family<Mma::f16_f32, Mma::f16_f32, Weights::exact>(dim, general, "half_f16");
+Instance half_f16(int dim, Variant variant) {
+  return family<Mma::f16_f32, Mma::f16_f32, Weights::exact>(dim, variant, "half_f16");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance int8_direct(int dim, bool general) {
-  return family<Mma::int8, Mma::e4m3_f32, Weights::direct>(dim, general, "int8_direct");
+Instance int8_direct(int dim, Variant variant) {
+  return family<Mma::int8, Mma::e4m3_f32, Weights::direct>(dim, variant, "int8_direct");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance int8_exact(int dim, bool general) {
-  return family<Mma::int8, Mma::e4m3_f32, Weights::exact>(dim, general, "int8_exact");
+Instance int8_exact(int dim, Variant variant) {
+  return family<Mma::int8, Mma::e4m3_f32, Weights::exact>(dim, variant, "int8_exact");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance int8_f16_sums(int dim, bool general) {
-  return family<Mma::int8, Mma::e4m3_f16, Weights::exact>(dim, general, "int8_f16_sums");
+Instance int8_f16_sums(int dim, Variant variant) {
+  return family<Mma::int8, Mma::e4m3_f16, Weights::exact>(dim, variant, "int8_f16_sums");
 }
 
 }  // namespace octavo::cuda::sm90

@@ -3,8 +3,8 @@
 
 namespace octavo::cuda::sm90 {
 
-Instance int8_wide_values(int dim, bool general) {
-  return family<Mma::int8, Mma::f16_f32, Weights::exact>(dim, general, "int8_wide_values");
+Instance int8_wide_values(int dim, Variant variant) {
+  return family<Mma::int8, Mma::f16_f32, Weights::exact>(dim, variant, "int8_wide_values");
 }
 
 }  // namespace octavo::cuda::sm90
