@@ -161,7 +161,7 @@ struct RunSections {
   std::size_t workspace = 0;
   std::size_t bytes = 0;
 
-  RunSections(const Plan& plan) {
+  explicit RunSections(const Plan& plan) {
     const std::size_t alignment = buffer_alignment(plan.problem().device);
     const auto round_up = [&](std::size_t n) { return (n + alignment - 1) / alignment * alignment; };
     q = round_up(plan.kv_bytes());
