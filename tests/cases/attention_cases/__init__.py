@@ -1,6 +1,7 @@
 """Adversarial cases for quantized attention, each from a failure that somebody met in public.
 
   python -m attention_cases --library LIB      recipes x kernels over all cases; exit code 1 on a missed limit
+      --device cuda:0                          every recipe on a GPU's kernels, the big cases too (PyTorch)
   python -m attention_cases --list             the cases
   python -m attention_cases.selfcheck          a numpy model must pass, and fail with any of its faults
 

@@ -10,13 +10,21 @@ from pathlib import Path
 from . import themes
 from .capi import Library
 from .case import CASES, Case
-from .matrix import KINDS, Cell, Outcome, cells, run
+from .device import NoDevice, device_of
+from .matrix import KINDS, Cell, Outcome, Target, cells, run
+from .on_gpu import run_big
+
+_SKIPPED = 77  # exit code of a run on a GPU where there is none
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="attention_cases", description=__doc__)
     parser.add_argument("--library", metavar="LIB", help="liboctavo.so")
     parser.add_argument("--list", action="store_true", help="print the cases and stop")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N, where the tensors are (default: cpu)")
+    parser.add_argument(
+        "--key-splits", type=int, help="the option of that name (default: 1 on a GPU, 0 on a CPU)"
+    )
     parser.add_argument("--all", action="store_true", help="every recipe on every kernel that runs it")
     parser.add_argument("--recipes", default="", help="comma-separated; default: all")
     parser.add_argument("--kernels", default="", help="comma-separated parts of kernel names; default: all")
@@ -94,27 +102,46 @@ def main() -> int:
     if a.list:
         _list(cases)
         return 0
+    on_gpu = a.device != "cpu"
+    try:
+        device_of(a.device)
+    except (NoDevice, ValueError) as e:
+        print(f"attention_cases: {e}", file=sys.stderr)
+        return _SKIPPED if isinstance(e, NoDevice) else 2
     library = Library(a.library)
+    target = Target(a.library, a.device, int(on_gpu) if a.key_splits is None else a.key_splits)
     recipes = _choose("recipe", a.recipes, library.presets())
     parts = [x for x in a.kernels.split(",") if x]
-    chosen = [c for c in cells(library, recipes, a.all) if not parts or any(x in c.name for x in parts)]
+    found, left_out = cells(target, recipes, a.all)
+    for line in left_out:
+        print(f"left out {line}")
+    chosen = [c for c in found if not parts or any(x in c.name for x in parts)]
     if not chosen:
         sys.exit(f"attention_cases: error: no kernel matches {a.kernels!r}; there are: {library.kernels()}")
 
-    started, already = time.monotonic(), set()
+    started, already, ran = time.monotonic(), set(), 0
     counts = {cell: Counter() for cell in chosen}
-    for case in cases:
-        if case.big:
-            print(f"skipped {case.id}: needs a GPU and {case.big['gib']} GiB")
     small = [c for c in cases if not c.big]
-    for outcomes in run(a.library, chosen, small, max(1, a.workers)):
+    for outcomes in run(target, chosen, small, max(1, a.workers)):
+        _report(outcomes, already)
+        for outcome in outcomes:
+            counts[outcome.cell][outcome.kind] += 1
+    for case in (c for c in cases if c.big):
+        try:
+            if not on_gpu:
+                raise RuntimeError(f"needs a GPU and {case.big['gib']} GiB")
+            outcomes = run_big(target, chosen, case)
+        except RuntimeError as e:
+            print(f"skipped {case.id}: {e}")
+            continue
+        ran += 1
         _report(outcomes, already)
         for outcome in outcomes:
             counts[outcome.cell][outcome.kind] += 1
     _table(chosen, counts)
     bad = sum(count["failed"] for count in counts.values())
     print(
-        f"\noctavo {library.version()}: {len(small)} cases x {len(chosen)} columns in "
+        f"\noctavo {library.version()} on {a.device}: {len(small) + ran} cases x {len(chosen)} columns in "
         f"{time.monotonic() - started:.0f} s, {bad} failed"
     )
     return 1 if bad else 0

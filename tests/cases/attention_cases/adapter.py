@@ -1,11 +1,12 @@
-"""A Problem through the C interface: inputs in 16 bits with their strides and gaps, guarded outputs, three
-thread counts."""
+"""A Problem through the C interface, on a CPU or a GPU: inputs in 16 bits with their strides and gaps,
+guarded outputs, three thread counts."""
 
 import ctypes
 
 import numpy as np
 
 from .capi import CAUSAL, LAYOUTS, Library
+from .device import Cuda, Host
 from .formats import to_bits
 from .memory import Input, Output
 from .problem import CaseError, Problem
@@ -16,14 +17,20 @@ _THREADS = (1, 2, 3)
 
 
 class Inputs:
-    """A problem's tensors in the library's types. Strided tensors stay views of their buffers."""
+    """A problem's tensors in the library's types. Strided tensors stay views of their buffers. Lengths and
+    offsets are on the host; `beside_q` are the same on q's device."""
 
-    def __init__(self, p: Problem):
+    def __init__(self, p: Problem, device: Host | Cuda):
         self._held: dict[str, Input] = {}
+        self._device = device
         self.q, self.k, self.v = (self._operand(p, n, t) for n, t in zip("qkv", p.dtypes, strict=True))
-        self.kv_lengths = self._optional("kv_lens", p.kv_lens, np.int32, "i32")
-        self.cu_seqlens_q = self._optional("cu_q", p.cu_q, np.int32, "i32")
-        self.cu_seqlens_k = self._optional("cu_k", p.cu_k, np.int32, "i32")
+        lengths = {"kv_lengths": p.kv_lens, "cu_seqlens_q": p.cu_q, "cu_seqlens_k": p.cu_k}
+        self.beside_q = {n: self._optional(n + " beside q", x, np.int32, "i32") for n, x in lengths.items()}
+        self._device = Host()
+        self.kv_lengths, self.cu_seqlens_q, self.cu_seqlens_k = (
+            self._optional(n, x, np.int32, "i32") for n, x in lengths.items()
+        )
+        self._device = device
         self.mask = self._optional("mask", p.mask, np.bool_, "bool")
         self.bias = self._optional("bias", p.bias, np.float32, "f32")
         self.q_absmax = self._optional("q_absmax", p.q_absmax, np.float32, "f32")
@@ -42,22 +49,31 @@ class Inputs:
         return None if array is None else self._hold(name, np.asarray(array, kind)).tensor(dtype)
 
     def _hold(self, name: str, array: np.ndarray) -> Input:
-        self._held[name] = Input(array)
+        self._held[name] = Input(array, self._device)
         return self._held[name]
 
 
 class Adapter:
     """A callee for evaluate(): one recipe on one kernel (None: the one that the library picks).
 
-    `fields` are set on the preset; check_finite = False computes with NaN and Inf in valid data."""
+    check_finite = False computes with NaN and Inf in valid data; key_splits is the option of that name."""
 
-    def __init__(self, library: Library, preset: str, kernel: str | None, check_finite: bool = True):
+    def __init__(
+        self,
+        library: Library,
+        preset: str,
+        kernel: str | None,
+        check_finite: bool = True,
+        device: Host | Cuda | None = None,
+        key_splits: int = 0,
+    ):
         self.library, self.preset, self.kernel, self.check_finite = library, preset, kernel, check_finite
+        self.device, self.key_splits = device or Host(), key_splits
 
     def __call__(self, p: Problem, thorough: bool):
         inputs = p.cache.get("inputs")
         if inputs is None:
-            inputs = p.cache["inputs"] = Inputs(p)
+            inputs = p.cache["inputs"] = Inputs(p, self.device)
         o, lse = self._run(p, inputs)
         info = {"inputs_unmodified": inputs.unmodified(), "guard_bands": _guarded(o, lse)}
         if not info["inputs_unmodified"]:
@@ -67,7 +83,7 @@ class Adapter:
         return o.values(), lse.values(), info
 
     def _look_closer(self, p: Problem, inputs: Inputs, o: Output, lse: Output, info: dict) -> None:
-        """More runs: other thread counts, another prefill, a strided output."""
+        """More runs: other thread counts, another prefill, a strided output and lengths beside q."""
         others = [self._run(p, inputs, threads, prefill=i % 2) for i, threads in enumerate(_THREADS[1:], 1)]
         strided = self._run(p, inputs, is_strided=True)
         unwritten = sum(
@@ -90,33 +106,49 @@ class Adapter:
     ) -> tuple[Output, Output]:
         rows = p.q.shape[0] if p.layout == "THD" else p.hnd(p.q).shape[2]
         lse_shape = (p.query_heads(), rows) if p.layout == "THD" else (p.q.shape[0], p.query_heads(), rows)
-        o = Output(p.q.shape, p.dtypes[0], prefill, is_strided)
-        lse = Output(lse_shape, "f32", prefill)
-        options = self._options(p, inputs, threads)
+        o = Output(p.q.shape, p.dtypes[0], self.device, prefill, is_strided)
+        lse = Output(lse_shape, "f32", self.device, prefill)
+        options = self._options(p, inputs, threads, inputs.beside_q if is_strided else {})
         try:
             fields = self.fields(p, inputs)
             with self.library.recipe(self.preset, fields) as recipe:
                 self.library.attention(inputs.q, inputs.k, inputs.v, o.tensor, lse.tensor, recipe, options)
         except CaseError as e:
+            o.fetch()
+            lse.fetch()
             e.untouched = o.untouched() and lse.untouched()
             raise
+        o.fetch()
+        lse.fetch()
         return o, lse
 
     def fields(self, p: Problem, inputs: Inputs) -> dict:
         """Recipe fields to set on the preset."""
         return {_RECIPE_FIELDS.get(name, name): value for name, value in p.options.items()}
 
-    def _options(self, p: Problem, inputs: Inputs, threads: int):
+    def effective(self, p: Problem) -> dict[str, str]:
+        """The fields of the recipe that runs, kernel and shape taken into account; the preset's where the
+        problem is refused."""
+        inputs = p.cache.get("inputs") or p.cache.setdefault("inputs", Inputs(p, self.device))
+        with self.library.recipe(self.preset, {}) as recipe:
+            try:
+                options = self._options(p, inputs, 1)
+                return self.library.plan(inputs.q, inputs.k, inputs.v, recipe, options)[1]
+            except CaseError:
+                return self.library.recipe_fields(self.preset)
+
+    def _options(self, p: Problem, inputs: Inputs, threads: int, lengths: dict | None = None):
         options = self.library.options()
         options.layout, options.causal = LAYOUTS[p.layout], CAUSAL[p.causal]
         options.window_left, options.window_right = p.window
         options.has_scale, options.scale = p.sm_scale is not None, p.sm_scale or 0.0
         for name in ("kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "mask", "bias", "q_absmax"):
-            tensor = getattr(inputs, name)
+            tensor = (lengths or {}).get(name) or getattr(inputs, name)
             if tensor is not None:
                 setattr(options, name, ctypes.pointer(tensor))
         options.kernel = self.kernel.encode() if self.kernel else None
         options.check_finite, options.threads = self.check_finite, threads
+        options.key_splits = self.key_splits
         return options
 
 
@@ -128,23 +160,14 @@ class Emulator(Adapter):
         super().__init__(library, preset, "reference.emulate", check_finite)
 
     def fields(self, p: Problem, inputs: Inputs) -> dict:
-        if "effective" not in p.cache:
-            p.cache["effective"] = {}
-        known = p.cache["effective"]
-        if self.preset not in known:
-            known[self.preset] = self._effective(p, inputs)
-        return known[self.preset] | super().fields(p, inputs)
+        plain, fields = self.library.recipe_fields(self.preset), self.effective(p)
+        return {n: fields[n] for n in plain if fields[n] != plain[n]} | super().fields(p, inputs)
 
-    def _effective(self, p: Problem, inputs: Inputs) -> dict:
-        options = self._options(p, inputs, 1)
-        options.kernel = None
-        with self.library.recipe(self.preset, {}) as recipe:
-            try:
-                _, fields = self.library.plan(inputs.q, inputs.k, inputs.v, recipe, options)
-            except CaseError:
-                return {}  # refused: the run itself says so
-        plain = self.library.recipe_fields(self.preset)
-        return {name: fields[name] for name in plain if fields[name] != plain[name]}
+    def effective(self, p: Problem) -> dict[str, str]:
+        known = p.cache.setdefault("effective", {})
+        if self.preset not in known:
+            known[self.preset] = Adapter(self.library, self.preset, None, self.check_finite).effective(p)
+        return known[self.preset]
 
 
 def _guarded(*outputs: Output) -> bool:

@@ -51,6 +51,8 @@ class Options(c.Structure):
         ("kernel", c.c_char_p),
         ("check_finite", c.c_int32),
         ("threads", c.c_int32),
+        ("key_splits", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 

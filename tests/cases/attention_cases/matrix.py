@@ -1,4 +1,8 @@
-"""Recipes x kernels over all cases, in worker processes; each case is prepared once and run on every cell."""
+"""Recipes x kernels over all cases, in worker processes; each case is prepared once and run on every cell.
+
+On a GPU the kernels are those that the library picks there. Every recipe is given key_splits: with 1, the
+default, equal bits are asked for wherever they are on a CPU; with 0, where the kernel decides, not of calls
+of other shapes."""
 
 import faulthandler
 from collections.abc import Iterable, Iterator
@@ -12,6 +16,7 @@ from .adapter import Adapter, Emulator, Inputs
 from .capi import Library
 from .case import CASES, Case
 from .definition import entry_for
+from .device import device_of
 from .evaluate import Finding, Prepared, evaluate, failed
 from .generate import dense
 from .problem import CaseError
@@ -22,6 +27,18 @@ BEST = ""  # the kernel that the library picks
 
 # refused: as the case names it. listed: the recipe lacks what the case needs. defined: see definition.py.
 KINDS = ("passed", "refused", "listed", "defined", "failed")
+
+
+@dataclass(frozen=True)
+class Target:
+    library: str  # path of liboctavo.so
+    device: str = "cpu"
+    key_splits: int = 0
+
+    def without(self) -> frozenset[str]:
+        """Checks that do not apply: the parts of the keys follow the call's shape."""
+        names = ("same_batch_alone", "same_seq_alone", "same_repeat_kv", "row_subsets")
+        return frozenset(() if self.device == "cpu" or self.key_splits == 1 else names)
 
 
 @dataclass(frozen=True)
@@ -42,17 +59,24 @@ class Outcome:
     lines: list[str]  # what to report, one a finding
 
 
-def cells(library: Library, recipes: Iterable[str], everything: bool) -> list[Cell]:
+def cells(target: Target, recipes: Iterable[str], everything: bool) -> tuple[list[Cell], list[str]]:
     """Every recipe on the kernel that is picked for it and on the emulator; INT8 recipes, the CPU's own, on
-    each kernel that runs them, and with `everything` all recipes so."""
-    found = []
+    each kernel that runs them, and with `everything` all recipes so. On a GPU: every recipe on the kernel
+    that is picked. Then why recipes are left out."""
+    library, found, left_out = _library(target.library), [], []
     for recipe in recipes:
         fields = library.recipe_fields(recipe)
-        best, effective = _runs_on(library, recipe, None)
+        try:
+            best, effective = _runs_on(target, recipe, None)
+        except CaseError as e:
+            left_out.append(f"{recipe}: {e.kind}: {e}")
+            continue
         if recipe == "auto":  # its own fields are placeholders until a plan is made
             fields = effective
         mode = mode_of(fields)
         found.append(Cell(recipe, BEST, best, mode))
+        if target.device != "cpu":
+            continue
         if best != EMULATE and recipe != "auto":
             found.append(Cell(recipe, EMULATE, EMULATE, mode))
         if not everything and (fields["qk_format"] != "int8" or recipe == "auto"):
@@ -61,29 +85,29 @@ def cells(library: Library, recipes: Iterable[str], everything: bool) -> list[Ce
             if kernel in (best, EMULATE):
                 continue
             try:
-                _runs_on(library, recipe, kernel)
+                _runs_on(target, recipe, kernel)
             except CaseError:
                 continue
             found.append(Cell(recipe, kernel, kernel, mode))
-    return found
+    return found, left_out
 
 
-def _runs_on(library: Library, recipe: str, kernel: str | None) -> tuple[str, dict[str, str]]:
+def _runs_on(target: Target, recipe: str, kernel: str | None) -> tuple[str, dict[str, str]]:
     """The kernel that runs a recipe on an ordinary problem, and the effective recipe."""
-    p = dense("probe", 1, 2, 2, 16, 16, 64)
-    inputs = Inputs(p)
+    library, p = _library(target.library), dense("probe", 1, 2, 2, 16, 16, 64)
+    inputs = Inputs(p, device_of(target.device))
     options = library.options()
     options.kernel = kernel.encode() if kernel else None
     with library.recipe(recipe, {}) as handle:
         return library.plan(inputs.q, inputs.k, inputs.v, handle, options)
 
 
-def run(library: str, chosen: list[Cell], cases: list[Case], workers: int) -> Iterator[list[Outcome]]:
+def run(target: Target, chosen: list[Cell], cases: list[Case], workers: int) -> Iterator[list[Outcome]]:
     """Yields the outcomes of one case after the other, as they come."""
     ids = sorted((c.id for c in cases), key=_weight, reverse=True)
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start)
     with pool:
-        jobs = {pool.submit(run_case, library, chosen, id): id for id in ids}
+        jobs = {pool.submit(run_case, target, chosen, id): id for id in ids}
         waiting = set(jobs.values())
         for job in as_completed(jobs):
             try:
@@ -114,25 +138,20 @@ def _library(path: str) -> Library:
     return Library(path)
 
 
-@cache
-def _fields(path: str, recipe: str) -> dict[str, str]:
-    library = _library(path)
-    return _runs_on(library, recipe, None)[1] if recipe == "auto" else library.recipe_fields(recipe)
-
-
 def _case(id: str) -> Case:
     themes.load()
     return next(c for c in CASES if c.id == id)
 
 
-def run_case(library: str, chosen: list[Cell], id: str) -> list[Outcome]:
+def run_case(target: Target, chosen: list[Cell], id: str) -> list[Outcome]:
     prepared = Prepared(_case(id))
-    return [_run_cell(library, cell, prepared) for cell in chosen]
+    return [_run_cell(target, cell, prepared) for cell in chosen]
 
 
-def _run_cell(path: str, cell: Cell, prepared: Prepared) -> Outcome:
-    case, fields = prepared.case, _fields(path, cell.recipe)
-    findings = _findings(path, cell, prepared)
+def _run_cell(target: Target, cell: Cell, prepared: Prepared) -> Outcome:
+    case, fields = prepared.case, _callee(target, cell, True).effective(prepared.problem)
+    mode = mode_of(fields)
+    findings = _findings(target, cell, mode, prepared)
     bad = failed(findings)
     if not bad:
         refused = any(f.check == "error" for f in findings)
@@ -142,23 +161,36 @@ def _run_cell(path: str, cell: Cell, prepared: Prepared) -> Outcome:
     if all(lacking):
         lines = [f"needs {need}: {line}" for need, line in zip(lacking, lines, strict=True)]
         return Outcome(cell, case.id, "listed", lines)
-    entry = entry_for(case.id, fields)
-    if entry and entry.limits:
-        within = not failed(_findings(path, cell, prepared, entry.limits))
+    entry = entry_for(case, mode, fields)
+    if entry:
+        left = failed(_findings(target, cell, mode, prepared, entry.limits)) if entry.limits else bad
+        explained = entry.also if entry.limits else (*entry.also, "value", "value:lse", "value:finite")
+        within = all(f.check in explained for f in left)
     else:
-        within = entry is not None and all(f.check in ("value", "value:lse", "value:finite") for f in bad)
+        within = False
     if within:
         return Outcome(cell, case.id, "defined", [f"{entry.why} ({'; '.join(lines)})"])
     return Outcome(cell, case.id, "failed", lines)
 
 
-def _findings(path: str, cell: Cell, prepared: Prepared, limits=None) -> list[Finding]:
+def _callee(target: Target, cell: Cell, check_finite: bool) -> Adapter:
+    library = _library(target.library)
+    if cell.kernel == EMULATE:
+        return Emulator(library, cell.recipe, check_finite)
+    return Adapter(
+        library,
+        cell.recipe,
+        cell.kernel or None,
+        check_finite,
+        device_of(target.device),
+        target.key_splits,
+    )
+
+
+def _findings(target: Target, cell: Cell, mode: str, prepared: Prepared, limits=None) -> list[Finding]:
     findings = []
     # NaN in valid data is refused unless the caller says otherwise; a case that is about it is run both ways.
     for check_finite in (True, False) if "?nan_visible" in prepared.case.checks else (True,):
-        if cell.kernel == EMULATE:
-            callee = Emulator(_library(path), cell.recipe, check_finite)
-        else:
-            callee = Adapter(_library(path), cell.recipe, cell.kernel or None, check_finite)
-        findings += evaluate(prepared, callee, cell.mode, limits)
+        callee = _callee(target, cell, check_finite)
+        findings += evaluate(prepared, callee, mode, limits, target.without())
     return [f._replace(ok=False, detail="nobody looked") if f.ok is None else f for f in findings]

@@ -1,56 +1,34 @@
-"""Buffers that show a stray access: a page behind each that cannot be touched, bands around outputs."""
+"""Buffers that show a stray access: input copies to compare with, bands around outputs."""
 
-import ctypes
-import mmap
 from collections.abc import Sequence
 
 import numpy as np
 
 from .capi import DTYPES, Tensor
+from .device import Cuda, Host
 from .formats import from_bits
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_PAGE = mmap.PAGESIZE
-_LINE = 64  # buffers start on a cache line, so that a case's own offsets decide what is aligned
-_NAN = 0xFF  # as bytes: NaN in f16, bf16 and f32
-
-
-class Guarded:
-    """`size` bytes that end, up to a cache line of NaN, where a read or write ends the process."""
-
-    def __init__(self, size: int):
-        lines = -(-size // _LINE) * _LINE
-        pages = -(-max(lines, 1) // _PAGE)
-        self._map = mmap.mmap(-1, (pages + 1) * _PAGE)
-        everything = np.frombuffer(self._map, np.uint8)
-        if _libc.mprotect(everything.ctypes.data + pages * _PAGE, _PAGE, 0) != 0:  # 0: PROT_NONE
-            raise OSError(ctypes.get_errno(), "mprotect")
-        everything = everything[: pages * _PAGE]
-        everything[:] = _NAN
-        start = pages * _PAGE - lines
-        self.bytes = everything[start : start + size]
-        self.address = everything.ctypes.data + start
 
 
 class Input:
-    """An input array in guarded memory, and a copy of its bytes."""
+    """An input array in a device's memory, and a copy of its bytes."""
 
-    def __init__(self, array: np.ndarray):
+    def __init__(self, array: np.ndarray, device: Host | Cuda):
         array = np.ascontiguousarray(array)
-        self.memory = Guarded(array.nbytes)
+        self.memory, self._device = device.memory(array.nbytes), device
         self.memory.bytes[:] = array.reshape(-1).view(np.uint8)
         self._before = self.memory.bytes.copy()
+        self.memory.push()
         self._strides = [s // array.itemsize for s in array.strides]
         self._shape, self._itemsize = array.shape, array.itemsize
 
     def unmodified(self) -> bool:
+        self.memory.pull()
         return np.array_equal(self.memory.bytes, self._before)
 
     def tensor(self, dtype: str, shape=None, strides=None, offset: int = 0) -> Tensor:
         """The array itself, or a view of it; strides and offset count elements."""
         shape, strides = (self._shape, self._strides) if shape is None else (shape, strides)
-        return make_tensor(self.memory.address + offset * self._itemsize, dtype, shape, strides)
+        return make_tensor(self.memory.address + offset * self._itemsize, dtype, shape, strides, self._device)
 
 
 # What outputs hold before a call, as bits: NaN, and 1e30 (f16, which ends before that: 6e4).
@@ -62,18 +40,26 @@ PREFILLS = {
 
 
 class Output:
-    """An output with bands before, behind and, when it is strided, between its elements."""
+    """An output with bands before, behind and, when it is strided, between its elements. Call fetch() before
+    looking at it."""
 
     BAND = 256  # bytes: four cache lines catch a whole vector written too far
 
-    def __init__(self, shape: Sequence[int], dtype: str, prefill: int = 0, is_strided: bool = False):
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        device: Host | Cuda,
+        prefill: int = 0,
+        is_strided: bool = False,
+    ):
         item, rank = np.dtype(np.uint32 if dtype == "f32" else np.uint16), len(shape)
         # Strided: the axes before the last in reverse order, and rows with a gap of three elements.
         order = [*reversed(range(rank - 1)), rank - 1] if is_strided else list(range(rank))
         dims = [shape[a] for a in order]
         pitch = [*dims[:-1], dims[-1] + (3 if is_strided else 0)]
         size = int(np.prod(pitch))
-        self._memory = Guarded(size * item.itemsize + 2 * self.BAND)
+        self._memory = device.memory(size * item.itemsize + 2 * self.BAND)
         self._memory.bytes[:] = 0xA5
         band = self.BAND // item.itemsize
         everything = self._memory.bytes.view(item)
@@ -81,16 +67,20 @@ class Output:
         self.prefill = PREFILLS[dtype][prefill]
         self.bits[...] = self.prefill
         self._before = everything.copy()
+        self._memory.push()
         outside = np.ones(everything.size, bool)
         self._body(outside[band : band + size], dims, pitch, order)[...] = False
         self._everything, self._outside, self._dtype = everything, outside, dtype
         strides = [s // item.itemsize for s in self.bits.strides]
-        self.tensor = make_tensor(self._memory.address + self.BAND, dtype, shape, strides)
+        self.tensor = make_tensor(self._memory.address + self.BAND, dtype, shape, strides, device)
 
     @staticmethod
     def _body(flat: np.ndarray, dims, pitch, order) -> np.ndarray:
         """The elements of the output within its memory, in the index order of its shape."""
         return flat.reshape(pitch)[..., : dims[-1]].transpose(np.argsort(order))
+
+    def fetch(self) -> None:
+        self._memory.pull()
 
     def values(self) -> np.ndarray:
         return from_bits(self._dtype, self.bits)
@@ -102,8 +92,16 @@ class Output:
         return np.array_equal(self._everything[self._outside], self._before[self._outside])
 
 
-def make_tensor(address: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
-    tensor = Tensor(data=address, dtype=DTYPES[dtype], rank=len(shape))
+def make_tensor(
+    address: int, dtype: str, shape: Sequence[int], strides: Sequence[int], device: Host | Cuda
+) -> Tensor:
+    tensor = Tensor(
+        data=address,
+        dtype=DTYPES[dtype],
+        rank=len(shape),
+        device_kind=device.kind,
+        device_index=device.index,
+    )
     tensor.shape[: len(shape)] = list(shape)
     tensor.strides[: len(shape)] = list(strides)
     return tensor

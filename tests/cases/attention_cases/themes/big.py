@@ -1,6 +1,6 @@
 """Cases for a large GPU: shapes and strides in elements, data from counter_uniform() of the flat element
 index, so that any element can be recomputed anywhere. They take gigabytes and minutes, so a CPU run lists
-them as skipped; big_rows() gives the expected rows."""
+them as skipped and a GPU fills them itself (on_gpu.py); big_rows() gives the expected rows."""
 
 import math
 
@@ -23,8 +23,9 @@ def counter_uniform(index, seed: int) -> np.ndarray:
     return (x.astype(np.float64) / 2.0**31 - 1.0).astype(np.float32)
 
 
-def big_rows(case: Case, b: int, h: int, rows) -> tuple[np.ndarray, np.ndarray]:
-    """fp64 output and LSE of some query rows of one (batch, query head) of a big case."""
+def big_rows(case: Case, b: int, h: int, rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """In fp64, for some query rows of one (batch, query head) of a big case: output, LSE, the largest |score|
+    each row sees, and the rms of the head's values."""
     s = case.big
 
     def fetch(name, head, positions):
@@ -57,7 +58,9 @@ def big_rows(case: Case, b: int, h: int, rows) -> tuple[np.ndarray, np.ndarray]:
         scores = np.where(np.arange(n)[None, :] <= np.asarray(rows)[:, None] + shift, scores, -np.inf)
     m = scores.max(axis=1, keepdims=True)
     e = np.exp(scores - m)
-    return e @ v / e.sum(axis=1, keepdims=True), (m + np.log(e.sum(axis=1, keepdims=True)))[:, 0]
+    total = e.sum(axis=1, keepdims=True)
+    reach = np.abs(np.where(np.isfinite(scores), scores, 0.0)).max(axis=1)
+    return e @ v / total, (m + np.log(total))[:, 0], reach, float(np.sqrt(np.mean(v**2)))
 
 
 def tensor(axes, shape, seed, strides=None, **kw):
