@@ -39,13 +39,13 @@ OCTAVO_DEVICE void barrier_wait_patiently(std::uint32_t barrier, std::uint32_t p
   while (!barrier_passed(barrier, parity)) __nanosleep(64);
 }
 
-/// Box at (x, y, z) of a rank-3 map into shared memory; bytes are counted on `barrier`.
-OCTAVO_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z,
+/// Box at (x, y, z, w) of a rank-4 map into shared memory; bytes are counted on `barrier`.
+OCTAVO_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int x, int y, int z, int w,
                             std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-      "[%5];" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+      "%5}], [%6];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
       : "memory");
 }
 

@@ -23,8 +23,9 @@ struct StridedTensor {
 
 struct Arguments {
   // operands beside the tensor maps
-  const float* q_scale = nullptr;    ///< [kv_heads][q_rows]
-  const float* lse_shift = nullptr;  ///< [kv_heads][q_rows]
+  const float* q_scale = nullptr;    ///< [kv_heads][q_rows]; null: `scale` for all
+  const float* lse_shift = nullptr;  ///< [kv_heads][q_rows]; null: 0
+  float scale = 0.0F;                ///< base-2 logit per unit of q . k
   const float* k_scale = nullptr;    ///< [heads][key_rows / 64][4]
   const float* v_scale = nullptr;    ///< [heads][sequences][padded_dim]
   const float* v_mean = nullptr;
@@ -35,6 +36,10 @@ struct Arguments {
   int first_head = 0;  ///< of the K and V buffer
   int group = 1;
   int head_dim = 0;
+  // The caller's own tensors in place of quantized ones: a plane of the tensor maps for each sequence, and
+  // query heads that are not packed, each of which reads key head `head / head_group`.
+  bool planes = false;
+  int head_group = 1;
 
   // visibility: token i sees keys [i + shift - left, i + shift + right], shift = keys - queries if
   // bottom_right
@@ -59,16 +64,19 @@ struct Arguments {
   StridedTensor out{};
   StridedTensor lse{};  ///< `last` unused
 
-  // schedule
+  // schedule: items [0, whole) are query tiles with all their keys, the others parts of the remaining tiles'
+  // keys
   int tiles = 0;       ///< query tiles of the longest sequence
-  int head_block = 1;  ///< (sequence, head) pairs that are walked together, so that their K and V stay in L2
+  int pairs = 0;       ///< (sequence, key head)
+  int head_block = 1;  ///< pairs that are walked together, so that their K and V stay in L2
   int items = 0;
+  int whole = 0;
+  int splits = 1;  ///< parts of a tile's keys, of `split_tiles` key tiles each
+  int split_tiles = 0;
   bool longest_first = false;
-  int* counter = nullptr;  ///< next item, and blocks that are done; null: blocks take every gridDim.x-th item
-  int splits = 1;          ///< of the keys
-  int split_tiles = 0;     ///< key tiles of a split
-  float* partial_out = nullptr;  ///< [kv_heads][splits][q_rows][head_dim], normalised
-  float* partial_lse = nullptr;  ///< [kv_heads][splits][q_rows], natural logarithm
+  int* counter = nullptr;        ///< next item; null: blocks take every gridDim.x-th item
+  float* partial_out = nullptr;  ///< [items - whole][rows of a tile][head_dim], normalised
+  float* partial_lse = nullptr;  ///< [items - whole][rows of a tile], natural logarithm
 
   // Always 0. The compiler cannot know, which keeps it from proving what it must not (see ptx/registers.cuh).
   float zero = 0.0F;

@@ -48,8 +48,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     const int first_row = item.tile * C::kRows + warpgroup * 64;
     TileRange block = tiles_of<C::kKeys>(visible, item.tile * C::kRows, C::kRows, rows, a.group);
     TileRange mine = tiles_of<C::kKeys>(visible, first_row, 64, rows, a.group);
-    take_split(a, item.split, block);
-    take_split(a, item.split, mine);
+    take_part(a, item.part, block);
+    take_part(a, item.part, mine);
     const int n = mine.last - mine.first;
     const int total = block.last - block.first;
     const int before = n == 0 ? total : a.reverse ? block.last - mine.last : mine.first - block.first;
@@ -71,9 +71,13 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     Output<C> o;
     const float* k_scale = a.k_scale + ((a.first_head + item.head) * a.key_rows + s.k_row) / 16 + (lane & 3);
     {
-      const float* q_scale = a.q_scale + item.head * a.q_rows + s.q_row;
-      float q_scale0 = row0 < rows ? __ldg(q_scale + row0) : 0.0F;
-      float q_scale1 = row0 + 8 < rows ? __ldg(q_scale + row0 + 8) : 0.0F;
+      float q_scale0 = a.scale;
+      float q_scale1 = a.scale;
+      if (a.q_scale != nullptr) {
+        const float* q_scale = a.q_scale + item.head * a.q_rows + s.q_row;
+        q_scale0 = row0 < rows ? __ldg(q_scale + row0) : 0.0F;
+        q_scale1 = row0 + 8 < rows ? __ldg(q_scale + row0 + 8) : 0.0F;
+      }
       if constexpr (C::kScores == Mma::e4m3_f16) {  // one K scale a head
         q_scale0 *= __ldg(k_scale);
         q_scale1 *= __ldg(k_scale);
@@ -136,6 +140,12 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           };
           if constexpr (C::kHalfScores) {
             settle_half<C>(score, key, r.scale, extras);
+          } else if (a.mask.data == nullptr && a.bias.data == nullptr) {  // smooth_q's term alone
+            settle<C>(score, key, limits, scale.of, [&](int i) {
+              return [&, term = RowExtras(a, s, item.head, row[i]).correction](int at) {
+                return __ldg(term + min(at, visible.keys - 1)) * Rows<C>::kUnit;
+              };
+            });
           } else {
             settle<C>(score, key, limits, scale.of, extras);
           }

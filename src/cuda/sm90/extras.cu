@@ -36,49 +36,46 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A warp has one packed row.
-__global__ void __launch_bounds__(kThreads) merge(Arguments a, StridedTensor out, StridedTensor lse) {
+/// A warp has one row of one split tile.
+__global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile) {
   const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
-  const std::int64_t rows_of_pair =
-      static_cast<std::int64_t>(a.tiles);  // here: packed rows of the longest sequence
-  const std::int64_t pair = line / rows_of_pair;
-  const int row = static_cast<int>(line - pair * rows_of_pair);
-  const int sequence = static_cast<int>(pair / a.kv_heads);
-  if (sequence >= a.sequences.count) return;
-  const int head = static_cast<int>(pair - static_cast<std::int64_t>(sequence) * a.kv_heads);
-  const SequenceRow s = a.sequences[sequence];
+  const int tile = static_cast<int>(line / rows_of_tile);  // among the split ones
+  const int in_tile = static_cast<int>(line - static_cast<std::int64_t>(tile) * rows_of_tile);
+  const int index = a.whole + tile * a.splits;
+  if (index >= a.items) return;
+  const Item item = decode(a, index);
+  const SequenceRow s = a.sequences[item.sequence];
+  const int row = item.tile * rows_of_tile + in_tile;
   if (row >= s.q_len * a.group) return;
-  const std::int64_t first = static_cast<std::int64_t>(head) * a.splits * a.q_rows + s.q_row + row;
+  const auto part_at = [&](int i) {
+    return static_cast<std::int64_t>(item.part + i) * rows_of_tile + in_tile;
+  };
   float top = -INFINITY;
-  for (int i = 0; i < a.splits; ++i) top = fmaxf(top, a.partial_lse[first + i * a.q_rows]);
+  for (int i = 0; i < a.splits; ++i) top = ptx::max_nan(top, a.partial_lse[part_at(i)]);
   float total = 0.0F;
   float x[4] = {};
-  for (int i = 0; i < a.splits && top > -INFINITY; ++i) {
-    const float part = a.partial_lse[first + i * a.q_rows];
-    if (part == -INFINITY) continue;  // a split without visible keys
+  for (int i = 0; i < a.splits && top != -INFINITY; ++i) {
+    const float part = a.partial_lse[part_at(i)];
+    if (part == -INFINITY) continue;  // no visible keys there
     const float w = __expf(part - top);
     total += w;
     OCTAVO_UNROLL for (int c = 0; c < 4; ++c) {
       const int channel = lane + 32 * c;
-      if (channel < a.head_dim)
-        x[c] = fmaf(w, a.partial_out[(first + i * a.q_rows) * a.head_dim + channel], x[c]);
+      if (channel < a.head_dim) x[c] = fmaf(w, a.partial_out[part_at(i) * a.head_dim + channel], x[c]);
     }
   }
   const int token = row / a.group;
-  const int q_head = head * a.group + (row - token * a.group);
-  const std::int64_t at = s.batch * out.batch + q_head * out.head + (s.q_begin + token) * out.token;
+  const int q_head = item.head * a.group + (row - token * a.group);
+  const std::int64_t at = s.batch * a.out.batch + q_head * a.out.head + (s.q_begin + token) * a.out.token;
   OCTAVO_UNROLL for (int c = 0; c < 4; ++c) {
     const int channel = lane + 32 * c;
     if (channel < a.head_dim)
-      store_pair(out, at + channel * out.last, false,
-                 total > 0.0F       ? x[c] / total
-                 : top == -INFINITY ? 0.0F
-                                    : top,
-                 0.0F);
+      store_pair(a.out, at + channel * a.out.last, false, total == 0.0F ? 0.0F : x[c] / total, 0.0F);
   }
-  if (lane == 0 && lse.data != nullptr) {
-    static_cast<float*>(lse.data)[s.batch * lse.batch + q_head * lse.head + (s.q_begin + token) * lse.token] =
+  if (lane == 0 && a.lse.data != nullptr) {
+    static_cast<float*>(
+        a.lse.data)[s.batch * a.lse.batch + q_head * a.lse.head + (s.q_begin + token) * a.lse.token] =
         top == -INFINITY ? -INFINITY : top + __logf(total);
   }
 }
@@ -93,12 +90,10 @@ Status launch_correction(const float* q_mean, const float* k_exact, float* corre
   return check_launch("the term of smooth_q");
 }
 
-Status launch_merge(const Arguments& a, const StridedTensor& out, const StridedTensor& lse,
-                    cudaStream_t stream) {
-  Arguments rows = a;
-  const std::int64_t lines = a.sequences.count * a.kv_heads * static_cast<std::int64_t>(a.tiles);
-  merge<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(rows, out,
-                                                                                                lse);
+Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {
+  const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits) * rows_of_tile;
+  merge<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(a,
+                                                                                                rows_of_tile);
   return check_launch("the merge of split keys");
 }
 

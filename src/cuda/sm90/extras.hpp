@@ -13,8 +13,7 @@ namespace octavo::cuda::sm90 {
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
                          int padded_dim, cudaStream_t stream);
 
-/// Merges the splits of each row by their LSE, in the order of the splits, and writes out and lse.
-Status launch_merge(const Arguments& a, const StridedTensor& out, const StridedTensor& lse,
-                    cudaStream_t stream);
+/// Merges the parts of each split tile by their LSE, in order, and writes out and lse.
+Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream);
 
 }  // namespace octavo::cuda::sm90

@@ -181,6 +181,18 @@ const Kernel& entry() {
       return cuda::sm90::attend(call, instance_of(kFamily, call.problem, call.recipe), qq, kv, out, lse,
                                 workspace);
     };
+    if (kFamily.name == kHalf.name) {
+      k.direct_accepts = cuda::sm90::direct_accepts;
+      k.direct_workspace_bytes = [](const Problem& p, const Recipe& r) {
+        return cuda::sm90::direct_workspace_bytes(p, r, instance_of(kFamily, p, r));
+      };
+      k.attend_direct = [](const KernelCall& call, const TensorView& q, const TensorView& k_view,
+                           const TensorView& v, const MutableTensorView& out, const MutableTensorView& lse,
+                           std::byte* workspace) {
+        return cuda::sm90::attend_direct(call, instance_of(kFamily, call.problem, call.recipe), q, k_view, v,
+                                         out, lse, workspace);
+      };
+    }
     return k;
   }();
   return kernel;

@@ -12,6 +12,7 @@
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/arguments.hpp"
 #include "cuda/sm90/extras.hpp"
+#include "cuda/sm90/schedule.hpp"
 #include "numerics/exp2.hpp"
 
 namespace octavo::cuda::sm90 {
@@ -25,92 +26,46 @@ struct Maps {
   CUtensorMap v_rest;
 };
 
-constexpr std::int64_t kMinSplitKeys = 512;  // a split must be worth its merge
 constexpr std::size_t kCachedBytes = std::size_t{32}
                                      << 20;  // of L2, for the K and V of heads that are walked together
-constexpr std::size_t kSection = 256;
-
-std::size_t round_up(std::size_t n) { return (n + kSection - 1) / kSection * kSection; }
-std::int64_t blocks(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
-
-std::int64_t longest_queries(const Problem& p) {
-  std::int64_t n = 0;
-  for (const Sequence& s : p.sequences) n = std::max(n, s.q_len);
-  return n;
-}
-std::int64_t longest_keys(const Problem& p) {
-  std::int64_t n = 0;
-  for (const Sequence& s : p.sequences) n = std::max(n, s.k_len);
-  return n;
-}
-
-/// Schedule and workspace of a problem, decided from its shape alone.
-struct Schedule {
-  std::int64_t tiles = 0;  ///< query tiles of the longest sequence
-  std::int64_t pairs = 0;
-  std::int64_t splits = 1;
-  std::int64_t split_tiles = 0;
-  bool dynamic = false;
-  std::size_t counter = 0;
-  std::size_t correction = 0;
-  std::size_t partial_out = 0;
-  std::size_t partial_lse = 0;
-  std::size_t bytes = 0;
-
-  Schedule(const Problem& p, const Recipe& r, const Instance& instance) {
-    const QLayout q(p, r);
-    tiles = blocks(longest_queries(p) * p.group(), instance.rows);
-    pairs = static_cast<std::int64_t>(p.sequences.size()) * p.kv_heads;
-    const std::int64_t key_tiles = blocks(longest_keys(p), instance.keys);
-    std::int64_t sms = 132;
-    if (const auto properties = device_properties(p.device.index); properties.ok())
-      sms = (*properties)->sm_count;
-    // Few query tiles leave multiprocessors idle: they share out the keys. Enough splits for one wave, none
-    // too short.
-    const std::int64_t items = std::max<std::int64_t>(1, tiles * pairs);
-    if (const std::int64_t asked = p.options.key_splits; asked > 0) {
-      // Lengths of other batch entries must not move the cuts, so padding counts.
-      const std::int64_t all = blocks(p.packed() ? longest_keys(p) : p.kv_len, instance.keys);
-      split_tiles = std::max<std::int64_t>(1, blocks(all, asked));
-      splits = std::max<std::int64_t>(1, blocks(all, split_tiles));
-    } else if (items * 10 < sms * 8 && key_tiles > 4) {
-      const std::int64_t wanted = std::max<std::int64_t>(1, sms / items);
-      split_tiles = std::max(blocks(key_tiles, wanted), blocks(kMinSplitKeys, instance.keys));
-      splits = blocks(key_tiles, split_tiles);
-    }
-    dynamic = p.options.causal != Causal::none || p.options.window.right >= 0 || !uniform(p);
-    counter = 0;
-    bytes = dynamic ? kSection : 0;
-    correction = bytes;
-    if (r.smooth_q) {
-      const KvLayout kv(p, r, p.kv_heads);
-      bytes += round_up(static_cast<std::size_t>(p.q_heads * q.q_blocks * kv.key_rows) * sizeof(float));
-    }
-    partial_out = bytes;
-    if (splits > 1) {
-      const auto rows = static_cast<std::size_t>(p.kv_heads * splits * q.q_rows);
-      bytes += round_up(rows * static_cast<std::size_t>(p.head_dim) * sizeof(float));
-      partial_lse = bytes;
-      bytes += round_up(rows * sizeof(float));
-    }
-  }
-};
 
 Element operand(const Recipe& r, bool wide) {
   return !wide ? Element::u8 : r.qk_format == Format::bf16 ? Element::bf16 : Element::f16;
 }
 
-Status rows_map(CUtensorMap* map, const void* address, Element element, std::uint64_t element_bytes,
-                std::int64_t dim, std::int64_t rows, std::int64_t heads, int box_elements, int box_rows) {
+/// Rows of an operand: element (x, row, head, plane) by strides in bytes; a box is box_rows rows of
+/// box_elements.
+struct Rows {
+  const void* data = nullptr;
+  Element element = Element::u8;
+  std::int64_t elements = 0;
+  std::int64_t rows = 0;
+  std::int64_t heads = 0;
+  std::int64_t planes = 1;
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t plane_stride = 0;
+};
+
+std::int64_t bytes_of(Element e) { return e == Element::u8 ? 1 : 2; }
+
+/// A dense operand of one plane.
+Rows dense(const std::byte* data, Element element, std::int64_t elements, std::int64_t rows,
+           std::int64_t heads) {
+  const std::int64_t row = elements * bytes_of(element);
+  return {data, element, elements, rows, heads, 1, row, row * rows, row * rows * heads};
+}
+
+Status rows_map(CUtensorMap* map, const Rows& rows, int box_elements, int box_rows) {
+  const auto u = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
   TensorMapSpec spec;
-  spec.address = address;
-  spec.element = element;
-  spec.dims = {static_cast<std::uint64_t>(dim), static_cast<std::uint64_t>(rows),
-               static_cast<std::uint64_t>(heads)};
-  spec.strides = {static_cast<std::uint64_t>(dim) * element_bytes,
-                  static_cast<std::uint64_t>(dim * rows) * element_bytes};
-  spec.box = {static_cast<std::uint32_t>(box_elements), static_cast<std::uint32_t>(box_rows), 1};
-  switch (static_cast<std::uint64_t>(box_elements) * element_bytes) {
+  spec.address = rows.data;
+  spec.element = rows.element;
+  spec.rank = 4;
+  spec.dims = {u(rows.elements), u(rows.rows), u(rows.heads), u(rows.planes)};
+  spec.strides = {u(rows.row_stride), u(rows.head_stride), u(rows.plane_stride)};
+  spec.box = {static_cast<std::uint32_t>(box_elements), static_cast<std::uint32_t>(box_rows), 1, 1};
+  switch (box_elements * bytes_of(rows.element)) {
     case 128:
       spec.swizzle = Swizzle::bytes128;
       break;
@@ -123,35 +78,30 @@ Status rows_map(CUtensorMap* map, const void* address, Element element, std::uin
   return encode_tensor_map(map, spec);
 }
 
+/// Q, K and 16-bit V.
+Status encode_rows(Maps& maps, const Instance& instance, const Rows& q, const Rows& k) {
+  const int chunk = instance.chunk_bytes / static_cast<int>(bytes_of(q.element));
+  if (Status s = rows_map(&maps.q, q, chunk, instance.rows); !s.ok()) return s;
+  return rows_map(&maps.k, k, chunk, instance.keys);
+}
+
 Status encode(Maps& maps, const Instance& instance, const Recipe& r, const QLayout& q, const std::byte* qq,
               const KvLayout& kv, const std::byte* data) {
   const Element element = operand(r, instance.wide_operands);
-  const std::uint64_t bytes = instance.wide_operands ? 2 : 1;
-  const int chunk = instance.chunk_bytes / static_cast<int>(bytes);
-  if (Status s = rows_map(&maps.q, qq + q.q, element, bytes, q.padded_dim, q.q_rows, q.kv_heads, chunk,
-                          instance.rows);
-      !s.ok())
-    return s;
-  if (Status s = rows_map(&maps.k, data + kv.k, element, bytes, kv.padded_dim, kv.key_rows, kv.heads, chunk,
-                          instance.keys);
+  if (Status s = encode_rows(maps, instance, dense(qq + q.q, element, q.padded_dim, q.q_rows, q.kv_heads),
+                             dense(data + kv.k, element, kv.padded_dim, kv.key_rows, kv.heads));
       !s.ok())
     return s;
   if (instance.wide_values) {
     const Element values = r.v_format == Format::bf16 ? Element::bf16 : Element::f16;
-    if (Status s = rows_map(&maps.v, data + kv.v, values, 2, kv.padded_dim, kv.key_rows, kv.heads, 64,
-                            instance.keys);
-        !s.ok())
-      return s;
+    Status s = rows_map(&maps.v, dense(data + kv.v, values, kv.padded_dim, kv.key_rows, kv.heads), 64,
+                        instance.keys);
     maps.v_rest = maps.v;
-    return {};
-  }
-  if (Status s = rows_map(&maps.v, data + kv.v, Element::u8, 1, kv.key_rows, instance.columns, kv.heads, 128,
-                          instance.columns);
-      !s.ok())
     return s;
-  const int rest = instance.keys % 128 == 0 ? 128 : instance.keys % 128;
-  return rows_map(&maps.v_rest, data + kv.v, Element::u8, 1, kv.key_rows, instance.columns, kv.heads, rest,
-                  instance.columns);
+  }
+  const Rows v = dense(data + kv.v, Element::u8, kv.key_rows, instance.columns, kv.heads);
+  if (Status s = rows_map(&maps.v, v, 128, instance.columns); !s.ok()) return s;
+  return rows_map(&maps.v_rest, v, instance.keys % 128 == 0 ? 128 : instance.keys % 128, instance.columns);
 }
 
 int limit(std::int64_t side) {
@@ -187,35 +137,14 @@ Status reserve_shared(const Instance& instance, int device) {
   return s;
 }
 
-}  // namespace
-
-std::size_t workspace_bytes(const Problem& problem, const Recipe& recipe, const Instance& instance) {
-  return Schedule(problem, recipe, instance).bytes;
-}
-
-Status attend(const KernelCall& call, const Instance& instance, const std::byte* qq, const KvBuffer& kv,
-              const MutableTensorView& out, const MutableTensorView& lse, std::byte* workspace) {
-  const Problem& p = call.problem;
-  const Recipe& r = call.recipe;
-  auto* stream = static_cast<cudaStream_t>(call.stream);
-  const QLayout q(p, r);
-  const KvLayout k(p, r, kv.heads);
-  const Schedule schedule(p, r, instance);
-  if (schedule.tiles * schedule.pairs == 0) return {};
-
-  const auto floats = [](const std::byte* at) { return reinterpret_cast<const float*>(at); };
+/// What does not depend on where the operands lie.
+Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& instance,
+                           const Schedule& schedule, const MutableTensorView& out,
+                           const MutableTensorView& lse, std::byte* workspace) {
   Arguments a;
-  a.q_scale = floats(qq + q.q_scale);
-  a.lse_shift = floats(qq + q.lse_shift);
-  a.k_scale = floats(kv.data + k.k_scale);
-  a.v_scale = floats(kv.data + k.v_scale);
-  a.v_mean = floats(kv.data + k.v_mean);
-  a.sequences = sequence_list(p, reinterpret_cast<const SequenceRow*>(qq + q.table));
-  a.q_rows = q.q_rows;
-  a.key_rows = k.key_rows;
-  a.kv_heads = static_cast<int>(p.kv_heads);
-  a.first_head = static_cast<int>(kv.first_head);
-  a.group = static_cast<int>(p.group());
+  a.scale = std::fabs(p.scale) * 0x1.715476p+0F;  // log2(e)
+  a.kv_heads = static_cast<int>(schedule.kv_heads);
+  a.group = static_cast<int>(schedule.group);
   a.head_dim = static_cast<int>(p.head_dim);
 
   a.left = limit(p.options.window.left);
@@ -225,7 +154,6 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
       p.options.causal != Causal::top_left;  // windows without a causal mask are anchored there too
   a.mask = strided(p.options.mask);
   a.bias = strided(p.options.bias);
-  a.q_blocks = q.q_blocks;
 
   a.p_log2 = std::log2(r.p_range);
   a.offset = r.exp2 == Exp2::direct ? 8.0F * a.p_log2 + numerics::kDirectBias : a.p_log2;
@@ -239,40 +167,35 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
   a.lse = strided_lse(lse, p);
 
   a.tiles = static_cast<int>(schedule.tiles);
+  a.pairs = static_cast<int>(schedule.pairs);
+  a.items = static_cast<int>(schedule.items());
+  a.whole = static_cast<int>(schedule.whole);
   a.splits = static_cast<int>(schedule.splits);
   a.split_tiles = static_cast<int>(schedule.split_tiles);
-  a.items = static_cast<int>(schedule.tiles * schedule.pairs * schedule.splits);
-  a.longest_first = a.right < kNoLimit;
+  a.longest_first = schedule.longest_first;
   if (a.longest_first) {
-    const std::size_t pair_bytes =
-        static_cast<std::size_t>(longest_keys(p)) *
+    std::int64_t keys = 1;
+    for (const Sequence& s : p.sequences) keys = std::max(keys, s.k_len);
+    const auto pair_bytes =
+        static_cast<std::size_t>(keys) *
         static_cast<std::size_t>(instance.row_bytes + (instance.wide_values ? 2 : 1) * instance.columns);
-    a.head_block = static_cast<int>(std::clamp<std::size_t>(
-        kCachedBytes / std::max<std::size_t>(pair_bytes, 1), 1, static_cast<std::size_t>(schedule.pairs)));
+    a.head_block = static_cast<int>(
+        std::clamp<std::size_t>(kCachedBytes / pair_bytes, 1, static_cast<std::size_t>(schedule.pairs)));
   }
-  if (schedule.dynamic) {
-    a.counter = reinterpret_cast<int*>(workspace + schedule.counter);
-    if (Status s = check(cudaMemsetAsync(a.counter, 0, kSection, stream), "clearing the tile counter");
-        !s.ok())
-      return s;
-  }
-  if (schedule.splits > 1) {
-    a.partial_out = reinterpret_cast<float*>(workspace + schedule.partial_out);
-    a.partial_lse = reinterpret_cast<float*>(workspace + schedule.partial_lse);
-  }
-  if (r.smooth_q) {
-    auto* correction = reinterpret_cast<float*>(workspace + schedule.correction);
-    a.correction = correction;
-    if (Status s = launch_correction(floats(qq + q.q_mean), floats(kv.data + k.k_exact), correction, a,
-                                     static_cast<int>(k.padded_dim), stream);
-        !s.ok())
-      return s;
-  }
+  if (schedule.dynamic) a.counter = reinterpret_cast<int*>(workspace + schedule.counter);
+  a.partial_out = reinterpret_cast<float*>(workspace + schedule.partial_out);
+  a.partial_lse = reinterpret_cast<float*>(workspace + schedule.partial_lse);
+  return a;
+}
 
-  Maps maps;
-  if (Status s = encode(maps, instance, r, q, qq, k, kv.data); !s.ok()) return s;
-  if (Status s = reserve_shared(instance, p.device.index); !s.ok()) return s;
-  const Result<const DeviceProperties*> properties = device_properties(p.device.index);
+Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cudaStream_t stream) {
+  if (a.counter != nullptr) {
+    if (Status s = check(cudaMemsetAsync(a.counter, 0, sizeof(int), stream), "clearing the tile counter");
+        !s.ok())
+      return s;
+  }
+  if (Status s = reserve_shared(instance, device); !s.ok()) return s;
+  const Result<const DeviceProperties*> properties = device_properties(device);
   if (!properties.ok()) return properties.status();
   const int grid = std::min(a.items, (*properties)->sm_count);
   void* arguments[] = {&maps, &a};
@@ -282,10 +205,125 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
                        instance.name);
       !s.ok())
     return s;
-  if (schedule.splits == 1) return {};
-  Arguments merge = a;
-  merge.tiles = static_cast<int>(longest_queries(p) * p.group());  // rows, for the merge
-  return launch_merge(merge, a.out, a.lse, stream);
+  return a.whole == a.items ? Status{} : launch_merge(a, instance.rows, stream);
+}
+
+Status check_items(const Schedule& schedule) {
+  if (schedule.items() < (std::int64_t{1} << 31)) return {};
+  return unsupported("the problem has 2^31 query tiles or more; call it in parts of the batch");
+}
+
+}  // namespace
+
+std::size_t workspace_bytes(const Problem& problem, const Recipe& recipe, const Instance& instance) {
+  return Schedule(problem, recipe, instance, true).bytes;
+}
+
+Status attend(const KernelCall& call, const Instance& instance, const std::byte* qq, const KvBuffer& kv,
+              const MutableTensorView& out, const MutableTensorView& lse, std::byte* workspace) {
+  const Problem& p = call.problem;
+  const Recipe& r = call.recipe;
+  auto* stream = static_cast<cudaStream_t>(call.stream);
+  const QLayout q(p, r);
+  const KvLayout k(p, r, kv.heads);
+  const Schedule schedule(p, r, instance, true);
+  if (schedule.items() == 0) return {};
+  if (Status s = check_items(schedule); !s.ok()) return s;
+
+  const auto floats = [](const std::byte* at) { return reinterpret_cast<const float*>(at); };
+  Arguments a = common_arguments(p, r, instance, schedule, out, lse, workspace);
+  a.q_scale = floats(qq + q.q_scale);
+  a.lse_shift = floats(qq + q.lse_shift);
+  a.k_scale = floats(kv.data + k.k_scale);
+  a.v_scale = floats(kv.data + k.v_scale);
+  a.v_mean = floats(kv.data + k.v_mean);
+  a.sequences = sequence_list(p, reinterpret_cast<const SequenceRow*>(qq + q.table));
+  a.q_rows = q.q_rows;
+  a.key_rows = k.key_rows;
+  a.first_head = static_cast<int>(kv.first_head);
+  a.q_blocks = q.q_blocks;
+  if (r.smooth_q) {
+    auto* correction = reinterpret_cast<float*>(workspace + schedule.correction);
+    a.correction = correction;
+    if (Status s = launch_correction(floats(qq + q.q_mean), floats(kv.data + k.k_exact), correction, a,
+                                     static_cast<int>(k.padded_dim), stream);
+        !s.ok())
+      return s;
+  }
+  Maps maps;
+  if (Status s = encode(maps, instance, r, q, qq, k, kv.data); !s.ok()) return s;
+  return launch(instance, maps, a, p.device.index, stream);
+}
+
+namespace {
+
+constexpr std::int64_t kMapStride = std::int64_t{1}
+                                    << 40;  // strides of a tensor map are below, and multiples of 16 bytes
+
+/// The caller's q, k or v as a tensor map sees it; false where the hardware cannot.
+bool rows_of(const TensorView& t, const Problem& p, std::int64_t heads, std::int64_t tokens, Rows& rows) {
+  const HeadsView v = heads_view(t, p.options.layout);
+  const auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
+  const Element element = t.dtype == DType::bf16 ? Element::bf16 : Element::f16;
+  rows = {v.data,
+          element,
+          p.head_dim,
+          tokens,
+          heads,
+          p.batch,
+          v.token_stride * bytes,
+          v.head_stride * bytes,
+          v.batch_stride * bytes};
+  if ((v.channel_stride != 1 && p.head_dim > 1) || reinterpret_cast<std::uintptr_t>(v.data) % 16 != 0)
+    return false;
+  const std::int64_t row = (p.head_dim * bytes + 15) / 16 * 16;
+  const auto fits = [&](std::int64_t& stride, std::int64_t count) {
+    if (count == 1) stride = row;  // never used
+    return stride > 0 && stride % 16 == 0 && stride < kMapStride;
+  };
+  return fits(rows.row_stride, tokens) && fits(rows.head_stride, heads) && fits(rows.plane_stride, p.batch);
+}
+
+}  // namespace
+
+bool direct_accepts(const Problem& p, const Recipe& r, const TensorView& q, const TensorView& k,
+                    const TensorView& v) {
+  Rows rows;
+  const bool plain = r.qk_format == r.v_format && r.qk_accumulator == QkAccumulator::f32 && !r.smooth_k &&
+                     !r.smooth_q && !r.smooth_v && r.rotate == Rotation::none;
+  const DType dtype = r.qk_format == Format::bf16 ? DType::bf16 : DType::f16;
+  return plain && p.dtype == dtype && uniform(p) && !p.check_finite && p.scale > 0.0F && p.q_len > 0 &&
+         p.kv_len > 0 && rows_of(q, p, p.q_heads, p.q_len, rows) &&
+         rows_of(k, p, p.kv_heads, p.kv_len, rows) && rows_of(v, p, p.kv_heads, p.kv_len, rows);
+}
+
+std::size_t direct_workspace_bytes(const Problem& problem, const Recipe& recipe, const Instance& instance) {
+  return Schedule(problem, recipe, instance, false).bytes;
+}
+
+Status attend_direct(const KernelCall& call, const Instance& instance, const TensorView& q,
+                     const TensorView& k, const TensorView& v, const MutableTensorView& out,
+                     const MutableTensorView& lse, std::byte* workspace) {
+  const Problem& p = call.problem;
+  const Schedule schedule(p, call.recipe, instance, false);
+  if (schedule.items() == 0) return {};
+  if (Status s = check_items(schedule); !s.ok()) return s;
+  Arguments a = common_arguments(p, call.recipe, instance, schedule, out, lse, workspace);
+  a.sequences = sequence_list(p, nullptr);
+  a.sequences.q_row_step = a.sequences.k_row_step = 0;  // each sequence has its own plane
+  a.planes = true;
+  a.head_group = static_cast<int>(p.group());
+  Rows q_rows;
+  Rows k_rows;
+  Rows v_rows;
+  rows_of(q, p, p.q_heads, p.q_len, q_rows);
+  rows_of(k, p, p.kv_heads, p.kv_len, k_rows);
+  rows_of(v, p, p.kv_heads, p.kv_len, v_rows);
+  Maps maps;
+  if (Status s = encode_rows(maps, instance, q_rows, k_rows); !s.ok()) return s;
+  if (Status s = rows_map(&maps.v, v_rows, 64, instance.keys); !s.ok()) return s;
+  maps.v_rest = maps.v;
+  return launch(instance, maps, a, p.device.index, static_cast<cudaStream_t>(call.stream));
 }
 
 }  // namespace octavo::cuda::sm90

@@ -206,7 +206,7 @@ template <class C>
 OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& item, const SequenceRow& s,
                                    int row0, int rows, float (&inverse)[2]) {
   constexpr float kLn2 = 0x1.62e43p-1F;
-  const bool partial = a.partial_out != nullptr;
+  const bool partial = item.part >= 0;
   const bool first = (ptx::thread_index() & 3) == 0;
   Destination to;
   to.out = partial ? StridedTensor{a.partial_out, DType::f32, 0, 0, 0, 1} : a.out;
@@ -217,15 +217,14 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& i
     if (row >= rows) continue;
     const int token = a.group == 1 ? row : row / a.group;
     const int q_head = item.head * a.group + (row - token * a.group);
-    const std::int64_t padded = s.q_row + row;
-    const std::int64_t line =
-        (static_cast<std::int64_t>(item.head) * a.splits + item.split) * a.q_rows + padded;
+    const std::int64_t line = static_cast<std::int64_t>(item.part) * C::kRows + (row - item.tile * C::kRows);
     to.at[i] = partial ? line * a.head_dim
                        : s.batch * to.out.batch + q_head * to.out.head + (s.q_begin + token) * to.out.token;
     if (!first || (!partial && a.lse.data == nullptr)) continue;
-    const float lse = l == 0.0F ? -INFINITY
-                                : fmaf(kLn2, r.reference[i] / Rows<C>::kUnit - a.p_log2 + __log2f(l),
-                                       a.lse_shift[item.head * a.q_rows + padded]);
+    const float lse =
+        l == 0.0F ? -INFINITY
+                  : fmaf(kLn2, r.reference[i] / Rows<C>::kUnit - a.p_log2 + __log2f(l),
+                         a.lse_shift == nullptr ? 0.0F : a.lse_shift[item.head * a.q_rows + s.q_row + row]);
     if (partial) {
       a.partial_lse[line] = lse;
     } else {
@@ -272,7 +271,7 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       return make_float2(fmaf(x.x * inverse[i], scale.x, mean.x), fmaf(x.y * inverse[i], scale.y, mean.y));
     }
   };
-  const bool whole = a.head_dim == C::kDim && (a.partial_out != nullptr || pairs(a.out));
+  const bool whole = a.head_dim == C::kDim && (item.part >= 0 || pairs(a.out));
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
     if (to.at[i] < 0) continue;
     if (whole && to.out.dtype != DType::f32) {

@@ -8,7 +8,8 @@
 
 namespace octavo::cuda::sm90 {
 
-/// Tensor maps. V^T tiles come in boxes of 128 keys and, where a tile is no multiple of it, a narrower rest.
+/// Tensor maps of rank 4: (element, row, head, plane), V^T (key row, channel, head, plane). V^T tiles come in
+/// boxes of 128 keys and, where a tile is no multiple of it, a narrower rest.
 struct Maps {
   CUtensorMap q;
   CUtensorMap k;
@@ -16,24 +17,32 @@ struct Maps {
   CUtensorMap v_rest;
 };
 
+/// Where a sequence's rows lie in the maps.
+struct Plane {
+  int head;
+  int plane;
+};
+
 template <class C>
-OCTAVO_DEVICE void load_rows(std::uint32_t to, const CUtensorMap* map, int rows, int row, int head,
+OCTAVO_DEVICE void load_rows(std::uint32_t to, const CUtensorMap* map, int rows, int row, Plane at,
                              std::uint32_t barrier) {
-  OCTAVO_UNROLL for (int c = 0; c < C::kChunks; ++c) ptx::copy_box(
-      to + c * rows * 128, map, c * C::kChunkBytes / (C::kWideOperands ? 2 : 1), row, head, barrier);
+  constexpr int kElements = C::kChunkBytes / (C::kWideOperands ? 2 : 1);
+  OCTAVO_UNROLL for (int c = 0; c < C::kChunks; ++c)
+      ptx::copy_box(to + c * rows * 128, map, c * kElements, row, at.head, at.plane, barrier);
 }
 
 template <class C>
-OCTAVO_DEVICE void load_values(std::uint32_t to, const Maps& maps, int row, int head, std::uint32_t barrier) {
+OCTAVO_DEVICE void load_values(std::uint32_t to, const Maps& maps, int row, Plane at, std::uint32_t barrier) {
   if constexpr (C::kWideValues) {
     OCTAVO_UNROLL for (int c = 0; c < C::kDim / 64; ++c)
-        ptx::copy_box(to + c * C::kKeys * 128, &maps.v, 64 * c, row, head, barrier);
+        ptx::copy_box(to + c * C::kKeys * 128, &maps.v, 64 * c, row, at.head, at.plane, barrier);
   } else {
     OCTAVO_UNROLL for (int c = 0; c < C::kKeys / 128; ++c)
-        ptx::copy_box(to + c * C::kColumns * 128, &maps.v, row + 128 * c, 0, head, barrier);
+        ptx::copy_box(to + c * C::kColumns * 128, &maps.v, row + 128 * c, 0, at.head, at.plane, barrier);
     if constexpr (C::kKeys % 128 != 0) {
       constexpr int kWhole = C::kKeys / 128;
-      ptx::copy_box(to + kWhole * C::kColumns * 128, &maps.v_rest, row + 128 * kWhole, 0, head, barrier);
+      ptx::copy_box(to + kWhole * C::kColumns * 128, &maps.v_rest, row + 128 * kWhole, 0, at.head, at.plane,
+                    barrier);
     }
   }
 }
@@ -59,12 +68,13 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
     const int rows = static_cast<int>(s.q_len) * a.group;
     const int row = item.tile * C::kRows;
     TileRange t = tiles_of<C::kKeys>(Visibility(a, s), row, C::kRows, rows, a.group);
-    take_split(a, item.split, t);
+    take_part(a, item.part, t);
     ptx::barrier_expect(shared.q_full(q.stage), C::kQBytes);
-    load_rows<C>(shared.q(q.stage), &maps.q, C::kRows, static_cast<int>(s.q_row) + row, item.head,
+    const int plane = a.planes ? item.sequence : 0;
+    load_rows<C>(shared.q(q.stage), &maps.q, C::kRows, static_cast<int>(s.q_row) + row, {item.head, plane},
                  shared.q_full(q.stage));
     q.advance();
-    const int head = a.first_head + item.head;
+    const Plane at{a.first_head + item.head / a.head_group, plane};
     const int count = t.last - t.first;
     int k_row = static_cast<int>(s.k_row) + (a.reverse ? t.last - 1 : t.first) * C::kKeys;
     int v_row = k_row;
@@ -73,14 +83,14 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
       if (j < count) {
         ptx::barrier_wait_patiently(shared.k_empty(k.stage), k.phase ^ 1);
         ptx::barrier_expect(shared.k_full(k.stage), C::kKBytes);
-        load_rows<C>(shared.k(k.stage), &maps.k, C::kKeys, k_row, head, shared.k_full(k.stage));
+        load_rows<C>(shared.k(k.stage), &maps.k, C::kKeys, k_row, at, shared.k_full(k.stage));
         k.advance();
         k_row += step;
       }
       if (j > 0) {
         ptx::barrier_wait_patiently(shared.v_empty(v.stage), v.phase ^ 1);
         ptx::barrier_expect(shared.v_full(v.stage), C::kVBytes);
-        load_values<C>(shared.v(v.stage), maps, v_row, head, shared.v_full(v.stage));
+        load_values<C>(shared.v(v.stage), maps, v_row, at, shared.v_full(v.stage));
         v.advance();
         v_row += step;
       }

@@ -61,8 +61,10 @@ OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
   }
 }
 
-/// The next whole octave, in codes.
-OCTAVO_DEVICE float octave_above(float code) { return 8.0F * ceilf(0.125F * code); }
+/// Where a reference moves to: a whole octave, in codes.
+OCTAVO_DEVICE float octave_above(float code) {
+  return 8.0F * (ceilf(0.125F * code) + numerics::kLagHeadroom);
+}
 
 /// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit.
 template <class C>

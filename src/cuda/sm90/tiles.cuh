@@ -6,27 +6,26 @@
 
 namespace octavo::cuda::sm90 {
 
-/// One piece of work: a tile of query rows of one (sequence, key head), and a part of its keys.
+/// One piece of work: a tile of query rows of one (sequence, key head), and all or a part of its keys.
 struct Item {
   int sequence;
   int head;
   int tile;
-  int split;
+  int part;  ///< which of the partial results, < 0: all keys
 };
 
 /// Items in the order that serves caches and balance: head_block pairs together, within them tile by tile;
 /// under a causal mask the longest tiles first.
 OCTAVO_DEVICE Item decode(const Arguments& a, int index) {
-  const int split = index % a.splits;
-  const int pairs = a.items / (a.tiles * a.splits);  // (sequence, head)
-  const int flat = index / a.splits;
+  const int part = index - a.whole;
+  const int flat = part < 0 ? index : a.whole + part / a.splits;
   const int block = flat / (a.head_block * a.tiles);
-  const int in_block = min(a.head_block, pairs - block * a.head_block);  // the last block may be smaller
+  const int in_block = min(a.head_block, a.pairs - block * a.head_block);  // the last block may be smaller
   const int rest = flat - block * a.head_block * a.tiles;
   const int tile = rest / in_block;
   const int pair = block * a.head_block + rest - tile * in_block;
   const int sequence = pair / a.kv_heads;
-  return {sequence, pair - sequence * a.kv_heads, a.longest_first ? a.tiles - 1 - tile : tile, split};
+  return {sequence, pair - sequence * a.kv_heads, a.longest_first ? a.tiles - 1 - tile : tile, part};
 }
 
 /// Keys that the tokens of one sequence see: token i sees [begin(i), end(i)).
@@ -71,9 +70,10 @@ OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int ro
   return t;
 }
 
-/// The part of a block's key tiles that a split walks.
-OCTAVO_DEVICE void take_split(const Arguments& a, int split, TileRange& t) {
-  if (a.splits == 1) return;
+/// Of a block's key tiles those that a part walks.
+OCTAVO_DEVICE void take_part(const Arguments& a, int part, TileRange& t) {
+  if (part < 0) return;
+  const int split = part % a.splits;
   t.first = max(t.first, split * a.split_tiles);
   t.last = min(t.last, (split + 1) * a.split_tiles);
   if (t.first >= t.last) t.first = t.last = 0;

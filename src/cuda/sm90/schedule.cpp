@@ -1,0 +1,96 @@
+#include "cuda/sm90/schedule.hpp"
+
+#include <algorithm>
+
+#include "cuda/layout.hpp"
+#include "cuda/runtime.hpp"
+
+namespace octavo::cuda::sm90 {
+namespace {
+
+constexpr std::size_t kSection = 256;        // alignment of the workspace's parts
+constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
+constexpr std::int64_t kMostTailParts = 8;
+constexpr double kMergeTiles = 10;  // key tiles that a launch of the merge costs, about 8 us
+
+std::size_t round_up(std::size_t n) { return (n + kSection - 1) / kSection * kSection; }
+std::int64_t blocks(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
+
+std::int64_t longest(const Problem& p, std::int64_t Sequence::*length) {
+  std::int64_t n = 0;
+  for (const Sequence& s : p.sequences) n = std::max(n, s.*length);
+  return n;
+}
+
+}  // namespace
+
+Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, bool packed)
+    : group(packed ? p.group() : 1), kv_heads(packed ? p.kv_heads : p.q_heads) {
+  std::int64_t multiprocessors = 132;
+  if (const auto properties = device_properties(p.device.index); properties.ok())
+    multiprocessors = (*properties)->sm_count;
+  tiles = blocks(longest(p, &Sequence::q_len) * group, instance.rows);
+  pairs = static_cast<std::int64_t>(p.sequences.size()) * kv_heads;
+  longest_first = p.options.causal != Causal::none || p.options.window.right >= 0;
+  dynamic = longest_first || !uniform(p);
+  whole = tiles * pairs;
+  split(p, r, instance, multiprocessors);
+
+  bytes = dynamic ? kSection : 0;
+  correction = bytes;
+  if (r.smooth_q) {
+    const QLayout q(p, r);
+    const KvLayout kv(p, r, p.kv_heads);
+    bytes += round_up(static_cast<std::size_t>(p.q_heads * q.q_blocks * kv.key_rows) * sizeof(float));
+  }
+  partial_out = bytes;
+  const auto rows = static_cast<std::size_t>((items() - whole) * instance.rows);
+  bytes += round_up(rows * static_cast<std::size_t>(p.head_dim) * sizeof(float));
+  partial_lse = bytes;
+  bytes += round_up(rows * sizeof(float));
+}
+
+void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance,
+                     std::int64_t multiprocessors) {
+  const std::int64_t count = tiles * pairs;
+  const std::int64_t key_tiles = blocks(longest(p, &Sequence::k_len), instance.keys);
+  if (const std::int64_t asked = p.options.key_splits; asked > 0) {
+    // Lengths of other batch entries must not move the cuts, so padding counts.
+    const std::int64_t all = blocks(p.packed() ? longest(p, &Sequence::k_len) : p.kv_len, instance.keys);
+    split_tiles = std::max<std::int64_t>(1, blocks(all, asked));
+    splits = std::max<std::int64_t>(1, blocks(all, split_tiles));
+    if (splits > 1) whole = 0;
+    return;
+  }
+  // Few query tiles leave multiprocessors idle: they share out the keys. Enough parts for one wave, none too
+  // short.
+  if (count * 10 < multiprocessors * 8 && key_tiles > 4) {
+    const std::int64_t wanted = std::max<std::int64_t>(1, multiprocessors / std::max<std::int64_t>(1, count));
+    split_tiles = std::max(blocks(key_tiles, wanted), blocks(kMinSplitKeys, instance.keys));
+    splits = std::max<std::int64_t>(1, blocks(key_tiles, split_tiles));
+    if (splits > 1) whole = 0;
+    return;
+  }
+  // The last wave leaves some idle too: its tiles' keys are split so that all end together. Not where the
+  // parts' own maxima would round weights elsewhere (direct weights refer to whole octaves, 16-bit ones
+  // hardly round).
+  const bool insensitive = r.exp2 == Exp2::direct || instance.wide_values;
+  const std::int64_t rest = count % multiprocessors;
+  if (dynamic || !insensitive || rest == 0 || count < multiprocessors) return;
+  std::int64_t best = 1;
+  double time = 1.0;
+  for (std::int64_t parts = 2; parts <= kMostTailParts; ++parts) {
+    const double t = static_cast<double>(blocks(rest * parts, multiprocessors)) / static_cast<double>(parts);
+    if (t < time - 0.02) {
+      best = parts;
+      time = t;
+    }
+  }
+  if ((1.0 - time) * static_cast<double>(key_tiles) <= kMergeTiles) return;
+  whole = count - rest;
+  split_tiles = blocks(key_tiles, best);
+  splits = blocks(key_tiles, split_tiles);
+  if (splits == 1) whole = count;
+}
+
+}  // namespace octavo::cuda::sm90
