@@ -11,7 +11,10 @@ namespace {
 constexpr std::size_t kSection = 256;        // alignment of the workspace's parts
 constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
 constexpr std::int64_t kMostTailParts = 8;
-constexpr double kMergeTiles = 10;  // key tiles that a launch of the merge costs, about 8 us
+// Measured costs, in key tiles of about 1 us: an item's start and end, and the launch of the merge with its
+// traffic.
+constexpr std::int64_t kItemTiles = 6;
+constexpr std::int64_t kMergeTiles = 10;
 
 std::size_t round_up(std::size_t n) { return (n + kSection - 1) / kSection * kSection; }
 std::int64_t blocks(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
@@ -77,16 +80,15 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   const bool insensitive = r.exp2 == Exp2::direct || instance.wide_values;
   const std::int64_t rest = count % multiprocessors;
   if (dynamic || !insensitive || rest == 0 || count < multiprocessors) return;
+  // In key tiles: waves of parts, each with its own start and end.
+  const auto time = [&](std::int64_t parts) {
+    return blocks(rest * parts, multiprocessors) * (blocks(key_tiles, parts) + kItemTiles);
+  };
   std::int64_t best = 1;
-  double time = 1.0;
   for (std::int64_t parts = 2; parts <= kMostTailParts; ++parts) {
-    const double t = static_cast<double>(blocks(rest * parts, multiprocessors)) / static_cast<double>(parts);
-    if (t < time - 0.02) {
-      best = parts;
-      time = t;
-    }
+    if (time(parts) < time(best)) best = parts;
   }
-  if ((1.0 - time) * static_cast<double>(key_tiles) <= kMergeTiles) return;
+  if (time(1) - time(best) <= kMergeTiles) return;
   whole = count - rest;
   split_tiles = blocks(key_tiles, best);
   splits = blocks(key_tiles, split_tiles);
