@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -13,6 +14,7 @@ namespace octavo::test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr unsigned char kGuardByte = 0x5A;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<std::int32_t> offsets(const std::vector<std::int64_t>& lens) {
@@ -62,13 +64,32 @@ std::string to_text(const AttendShape& s) {
   return t + " splits " + std::to_string(s.key_splits) + " seed " + std::to_string(s.seed);
 }
 
-std::vector<std::byte> GuardedBytes::read() const {
-  std::vector<std::byte> all = memory_.read();
-  return {all.begin() + kLead, all.end()};
+GuardedBytes::GuardedBytes(std::size_t bytes, bool scratch) : bytes_(bytes) {
+  EXPECT_EQ(cudaMalloc(&memory_, bytes + 2 * kBand), cudaSuccess) << bytes << " bytes";
+  const bool raw = scratch && std::getenv("OCTAVO_TEST_RAW") != nullptr;
+  EXPECT_EQ(cudaMemset(memory_, kGuardByte, kBand), cudaSuccess);
+  if (!raw && bytes > 0) {
+    EXPECT_EQ(cudaMemset(data(), 0xFF, bytes), cudaSuccess);
+  }
+  EXPECT_EQ(cudaMemset(data() + bytes, kGuardByte, kBand), cudaSuccess);
+}
+
+GuardedBytes::~GuardedBytes() { (void)cudaFree(memory_); }
+
+std::vector<std::byte> GuardedBytes::read(std::ptrdiff_t from, std::size_t count) const {
+  std::vector<std::byte> host(count);
+  if (count > 0) {
+    EXPECT_EQ(cudaMemcpy(host.data(), data() + from, count, cudaMemcpyDeviceToHost), cudaSuccess);
+  }
+  return host;
 }
 
 bool GuardedBytes::intact() const {
-  return memory_.guard_intact() && all_are(memory_.read(), 0, kLead, std::byte{0xFF});
+  for (const std::ptrdiff_t from :
+       {-static_cast<std::ptrdiff_t>(kBand), static_cast<std::ptrdiff_t>(bytes_)}) {
+    if (!all_are(read(from, kBand), 0, kBand, std::byte{kGuardByte})) return false;
+  }
+  return true;
 }
 
 AttendCase::AttendCase(AttendShape s) : shape_(std::move(s)), random_(shape_.seed) {
@@ -292,9 +313,9 @@ struct AttendCase::Output {
 AttendResult AttendCase::run(const Plan& plan, cudaStream_t stream) {
   Output out(shape_, false);
   Output lse(shape_, true);
-  const GuardedBytes kv_memory(plan.kv_bytes());
-  const GuardedBytes q_memory(plan.q_bytes());
-  const GuardedBytes workspace(plan.workspace_bytes());
+  const GuardedBytes kv_memory(plan.kv_bytes(), true);
+  const GuardedBytes q_memory(plan.q_bytes(), true);
+  const GuardedBytes workspace(plan.workspace_bytes(), true);
   QuantizedKv kv(kv_memory.data(), kv_memory.bytes());
   QuantizedQ qq(q_memory.data(), q_memory.bytes());
   Status s = plan.quantize_kv(device('k'), device('v'), kv, stream);

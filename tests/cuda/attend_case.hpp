@@ -67,19 +67,24 @@ struct TwinBuffer {
   [[nodiscard]] std::byte* at(bool on_device) { return (on_device ? device->data() : host.data()) + kLead; }
 };
 
-/// Memory that a call writes, between guard bands.
+/// Memory that a call writes, between guard bands; NaN at first, or, with `scratch` and OCTAVO_TEST_RAW set,
+/// never written before, for compute-sanitizer's initcheck.
 class GuardedBytes {
  public:
-  explicit GuardedBytes(std::size_t bytes) : bytes_(bytes), memory_(bytes + kLead, 0xFF) {}
-  [[nodiscard]] std::byte* data() const { return memory_.data() + kLead; }
+  explicit GuardedBytes(std::size_t bytes, bool scratch = false);
+  ~GuardedBytes();
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(memory_) + kBand; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  [[nodiscard]] std::vector<std::byte> read() const;
+  [[nodiscard]] std::vector<std::byte> read() const { return read(0, bytes_); }
   [[nodiscard]] bool intact() const;
 
  private:
-  static constexpr std::size_t kLead = 1024;
+  static constexpr std::size_t kBand = 1024;
+  [[nodiscard]] std::vector<std::byte> read(std::ptrdiff_t from, std::size_t count) const;
+  void* memory_ = nullptr;
   std::size_t bytes_;
-  DeviceBytes memory_;
 };
 
 /// What came out, [B, Hq, Lq, D] and [B, Hq, Lq]; packed [Hq, tokens, D] and [Hq, tokens].
