@@ -310,28 +310,37 @@ struct AttendCase::Output {
   }
 };
 
-AttendResult AttendCase::run(const Plan& plan, cudaStream_t stream) {
-  Output out(shape_, false);
-  Output lse(shape_, true);
-  const GuardedBytes kv_memory(plan.kv_bytes(), true);
-  const GuardedBytes q_memory(plan.q_bytes(), true);
-  const GuardedBytes workspace(plan.workspace_bytes(), true);
-  QuantizedKv kv(kv_memory.data(), kv_memory.bytes());
-  QuantizedQ qq(q_memory.data(), q_memory.bytes());
-  Status s = plan.quantize_kv(device('k'), device('v'), kv, stream);
-  EXPECT_TRUE(s.ok()) << s.message();
-  s = plan.quantize_q(device('q'), kv, qq, stream);
-  EXPECT_TRUE(s.ok()) << s.message();
-  s = plan.attend(qq, kv, out.view, shape_.lse ? lse.view : MutableTensorView{}, workspace.data(),
-                  workspace.bytes(), stream);
-  EXPECT_TRUE(s.ok()) << s.message();
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  for (const auto& [name, memory] : {std::pair{"kv", &kv_memory},
-                                     {"q", &q_memory},
-                                     {"workspace", &workspace},
-                                     {"out", out.memory.get()},
-                                     {"lse", lse.memory.get()}})
-    EXPECT_TRUE(memory->intact()) << "written beside " << name;
+void AttendCase::call(const Plan& plan, Way way, const MutableTensorView& out, const MutableTensorView& lse) {
+  const auto expect_ok = [](const Status& s) { EXPECT_TRUE(s.ok()) << s.message(); };
+  const auto wait_for = [](std::initializer_list<const GuardedBytes*> buffers) {
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (const GuardedBytes* b : buffers) EXPECT_TRUE(b->intact()) << "written beside a buffer of scratch";
+  };
+  if (way == Way::steps) {
+    const GuardedBytes kv_memory(plan.kv_bytes(), true);
+    const GuardedBytes q_memory(plan.q_bytes(), true);
+    const GuardedBytes workspace(plan.workspace_bytes(), true);
+    QuantizedKv kv(kv_memory.data(), kv_memory.bytes());
+    QuantizedQ qq(q_memory.data(), q_memory.bytes());
+    expect_ok(plan.quantize_kv(device('k'), device('v'), kv));
+    expect_ok(plan.quantize_q(device('q'), kv, qq));
+    expect_ok(plan.attend(qq, kv, out, lse, workspace.data(), workspace.bytes()));
+    wait_for({&kv_memory, &q_memory, &workspace});
+    return;
+  }
+  const bool given = way == Way::given;
+  const GuardedBytes memory(given ? plan.run_bytes() : 0, true);
+  expect_ok(plan.run(device('q'), device('k'), device('v'), out, lse, given ? memory.data() : nullptr,
+                     memory.bytes()));
+  wait_for({&memory});
+}
+
+AttendResult AttendCase::run(const Plan& plan, Way way) {
+  const Output out(shape_, false);
+  const Output lse(shape_, true);
+  call(plan, way, out.view, shape_.lse ? lse.view : MutableTensorView{});
+  EXPECT_TRUE(out.memory->intact()) << "written beside out";
+  EXPECT_TRUE(lse.memory->intact()) << "written beside lse";
   check_inputs();
 
   AttendResult result;
@@ -360,23 +369,6 @@ AttendResult AttendCase::run(const Plan& plan, cudaStream_t stream) {
   std::memcpy(result.lse.data(), bytes.data(), bytes.size());
   if (!shape_.lse) {
     EXPECT_TRUE(all_are(bytes, 0, bytes.size(), std::byte{0xFF})) << "an LSE that was not asked for";
-  }
-  return result;
-}
-
-AttendResult AttendCase::run_at_once(const Plan& plan, void* memory, std::size_t bytes, cudaStream_t stream) {
-  EXPECT_TRUE(shape_.f32_out && !shape_.gaps_out && shape_.layout == Layout::hnd);
-  const Output out(shape_, false);
-  const Output lse(shape_, true);
-  const Status s = plan.run(device('q'), device('k'), device('v'), out.view, lse.view, memory, bytes, stream);
-  EXPECT_TRUE(s.ok()) << s.message();
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  EXPECT_TRUE(out.memory->intact() && lse.memory->intact());
-  AttendResult result;
-  for (const auto& [from, to] : {std::pair{&out, &result.o}, {&lse, &result.lse}}) {
-    const std::vector<std::byte> read = from->memory->read();
-    to->resize(read.size() / sizeof(float));
-    std::memcpy(to->data(), read.data(), read.size());
   }
   return result;
 }

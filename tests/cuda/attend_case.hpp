@@ -110,11 +110,10 @@ class AttendCase {
   [[nodiscard]] const Problem& problem(bool on_device) const { return on_device ? device_ : host_; }
   [[nodiscard]] Plan make_plan(const Recipe& recipe) const;
 
-  /// The three steps with wrapped buffers, everything guarded; `inputs` are looked at afterwards.
-  [[nodiscard]] AttendResult run(const Plan& plan, cudaStream_t stream = nullptr);
-  /// One run() in the caller's memory.
-  [[nodiscard]] AttendResult run_at_once(const Plan& plan, void* memory, std::size_t bytes,
-                                         cudaStream_t stream = nullptr);
+  /// The three steps with wrapped buffers, run() with the caller's memory, or run() that allocates it.
+  enum class Way { steps, given, allocated };
+  /// Everything between guard bands; inputs are looked at afterwards.
+  [[nodiscard]] AttendResult run(const Plan& plan, Way way = Way::steps);
 
   /// Rows of each sequence for the references: the ends, rows beside tile borders, then random ones, until
   /// `budget` (query, key) pairs are used up.
@@ -167,6 +166,7 @@ class AttendCase {
   [[nodiscard]] AttentionOptions options(bool on_device);
   [[nodiscard]] MutableTensorView host_out(std::vector<float>& o) const;
   [[nodiscard]] MutableTensorView host_lse(std::vector<float>& lse) const;
+  void call(const Plan& plan, Way way, const MutableTensorView& out, const MutableTensorView& lse);
   void check_inputs();
 
   AttendShape shape_;

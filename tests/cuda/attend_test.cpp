@@ -88,6 +88,18 @@ void check_case(const AttendShape& shape, const std::string& name, Worst& worst,
   worst.lse = std::max(worst.lse, d.lse_max);
   ++worst.problems;
 
+  // In one call. 16-bit recipes then read the caller's tensors themselves, where those are aligned.
+  const AttendResult once = c.run(plan, AttendCase::Way::given);
+  if (name == "half") {
+    EXPECT_EQ(difference(c, {}, once, once).not_finite, 0) << "run(): elements are NaN or Inf";
+    const Difference apart = difference(c, rows, once, want);
+    EXPECT_LE(apart.l2, t.l2 + t.flip / some) << "run(): " << apart.worst;
+    EXPECT_LE(apart.lse_max, t.lse + logits + t.lse_flips) << "run(): " << apart.worst;
+  } else {
+    EXPECT_TRUE(same_bits(once.o, got.o)) << "run() and the steps";
+    EXPECT_TRUE(same_bits(once.lse, got.lse)) << "run() and the steps";
+  }
+
   c.each_row(rows, [&](std::int64_t line, const Sequence& seq, std::int64_t h, std::int64_t row) {
     const bool empty = want.lse[static_cast<std::size_t>(line)] == -INFINITY;
     if (!empty) return;
