@@ -70,6 +70,14 @@ double promised(const std::string& name, Data data) {
   return 1.0;
 }
 
+/// What FP8 accumulators may lose of V's mean, which the emulator does not model: each of n products is cut
+/// towards zero at 2^-13 of the running sum, half a unit on average, and the running sum is half the final
+/// one on average: n / 4 * 2^-13 of O. Kernels with direct weights give it back.
+double accumulator_loss(const Recipe& r, Data data) {
+  const bool cut = r.v_format == Format::e4m3 && r.pv_accumulator == PvAccumulator::f32_buffered;
+  return cut && data == Data::v_bias && r.exp2 == Exp2::exact ? r.pv_buffer * 0x1p-15 : 0.0;
+}
+
 /// Mean over heads of the relative L1 over the listed rows.
 double mean_l1(const AttendCase& c, const reference::RowLists& rows, const AttendResult& got,
                const AttendResult& want) {
@@ -122,7 +130,7 @@ TEST(AttendError, SixteenHeadsOf8192Keys) {
         lines[i] += cell;
         SCOPED_TRACE(names[i] + " on " + kData[static_cast<int>(data)] + " D " + std::to_string(dim));
         EXPECT_LE(of_kernel, promised(names[i], data));
-        EXPECT_LE(of_kernel, 1.05 * of_recipe + 1e-4);
+        EXPECT_LE(of_kernel, 1.05 * of_recipe + 1e-4 + accumulator_loss(plan.recipe(), data));
       }
     }
     for (std::size_t i = 0; i < names.size(); ++i)

@@ -59,6 +59,7 @@ struct Arguments {
   int flush_tiles = 1;  ///< products of so many key tiles share a tensor-core accumulator
   bool reverse = false;
   bool quantized_normaliser = false;
+  bool smooth_v = false;  ///< v_mean was taken from V
 
   // output
   StridedTensor out{};
@@ -71,8 +72,8 @@ struct Arguments {
   int head_block = 1;  ///< pairs that are walked together, so that their K and V stay in L2
   int items = 0;
   int whole = 0;
-  int splits = 1;  ///< parts of a tile's keys, of `split_tiles` key tiles each
-  int split_tiles = 0;
+  int splits = 1;       ///< parts of a tile's keys, of `split_tiles` key tiles each
+  int split_tiles = 0;  ///< 0: even parts of each sequence's keys
   bool longest_first = false;
   int* counter = nullptr;        ///< next item; null: blocks take every gridDim.x-th item
   float* partial_out = nullptr;  ///< [items - whole][rows of a tile][head_dim], normalised

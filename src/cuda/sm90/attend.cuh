@@ -48,8 +48,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     const int first_row = item.tile * C::kRows + warpgroup * 64;
     TileRange block = tiles_of<C::kKeys>(visible, item.tile * C::kRows, C::kRows, rows, a.group);
     TileRange mine = tiles_of<C::kKeys>(visible, first_row, 64, rows, a.group);
-    take_part(a, item.part, block);
-    take_part(a, item.part, mine);
+    take_part<C::kKeys>(a, item.part, visible.keys, block);
+    take_part<C::kKeys>(a, item.part, visible.keys, mine);
     const int n = mine.last - mine.first;
     const int total = block.last - block.first;
     const int before = n == 0 ? total : a.reverse ? block.last - mine.last : mine.first - block.first;
@@ -175,6 +175,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       };
       /// scores of `tile` -> weights p; then waits for the product under way and folds it
       const auto softmax = [&](std::uint32_t(&p)[C::kWeightRegisters], int left, bool product) {
+        // The last scores are there: the next item's queries may come while this one ends.
+        if (left == 1) arrive(shared.q_empty(q.stage));
         Scales scale;
         if constexpr (!C::kHalfScores) {
           OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
@@ -273,7 +275,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         flush(o, shared);
       }
     }
-    arrive(shared.q_empty(q.stage));
+    if (n == 0) arrive(shared.q_empty(q.stage));
     q.advance();
     skip(total - before - n);
     write_rows<C>(o, r, shared, a, item, s, row0, rows);

@@ -73,6 +73,8 @@ struct Config {
   static constexpr bool kFlushes = !kWideValues;
   static constexpr bool kSumsInShared = kFlushes && (kThree || (kDirect && !kHalfScores));
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
+  static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush after 128 keys or so
+  static constexpr int kFlushed = kDim / 2 + (kShares ? 4 : 0);  ///< accumulators a flush takes
 
   // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;

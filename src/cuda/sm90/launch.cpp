@@ -162,6 +162,7 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
                                                                   : std::numeric_limits<int>::max();
   a.reverse = r.key_order == KeyOrder::reverse;
   a.quantized_normaliser = r.normaliser == Normaliser::quantized;
+  a.smooth_v = r.smooth_v;
 
   a.out = strided(out, p);
   a.lse = strided_lse(lse, p);
@@ -237,7 +238,7 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
   a.k_scale = floats(kv.data + k.k_scale);
   a.v_scale = floats(kv.data + k.v_scale);
   a.v_mean = floats(kv.data + k.v_mean);
-  a.sequences = sequence_list(p, reinterpret_cast<const SequenceRow*>(qq + q.table));
+  a.sequences = sequence_list(p, r, reinterpret_cast<const SequenceRow*>(qq + q.table));
   a.q_rows = q.q_rows;
   a.key_rows = k.key_rows;
   a.first_head = static_cast<int>(kv.first_head);
@@ -309,7 +310,7 @@ Status attend_direct(const KernelCall& call, const Instance& instance, const Ten
   if (schedule.items() == 0) return {};
   if (Status s = check_items(schedule); !s.ok()) return s;
   Arguments a = common_arguments(p, call.recipe, instance, schedule, out, lse, workspace);
-  a.sequences = sequence_list(p, nullptr);
+  a.sequences = sequence_list(p, call.recipe, nullptr);
   a.sequences.q_row_step = a.sequences.k_row_step = 0;  // each sequence has its own plane
   a.planes = true;
   a.head_group = static_cast<int>(p.group());

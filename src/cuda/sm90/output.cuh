@@ -15,7 +15,7 @@ struct Output {
   static constexpr int kParts = C::kHalfOutput ? 2 : 1;  ///< f16 accumulators take 64 keys each
   typename C::Output part0[C::kOutputRegisters];
   typename C::Output part1[C::kHalfOutput ? C::kOutputRegisters : 1];
-  float sum[C::kSumsInRegisters ? C::kDim / 2 : 1];
+  float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' kept sums (kShares)
   float pending[2];  ///< what references moved since the last flush: the sums' factor at the next
 };
 
@@ -66,6 +66,10 @@ OCTAVO_DEVICE void hold_output(Output<C>& o) {
   if constexpr (C::kHalfOutput) ptx::hold(o.part1);
 }
 
+// Row sums come out of the product twice. Columns kDim + 2c, moved into f32 every second tile, hardly lose
+// anything: they are the normaliser. Column kDim + 1 stays in the accumulator as long as the output does and
+// so loses the same share: what it lacks at the end is what V's mean lacks, and is given back (kShares).
+
 /// Adds the ones columns to the row sums and clears them. The product with `zero` instead of a literal 0,
 /// because ptxas serialises the products around a literal (warning C7511).
 template <class C>
@@ -77,7 +81,8 @@ OCTAVO_DEVICE void take_sums(Output<C>& o, Rows<C>& r, float zero) {
   } else if constexpr (C::kFlushes) {
     r.sum[0] += o.part0[n - 4];
     r.sum[1] += o.part0[n - 2];
-    OCTAVO_UNROLL for (int i = n - 4; i < n; ++i) o.part0[i] *= zero;
+    o.part0[n - 4] *= zero;
+    o.part0[n - 2] *= zero;
   }
 }
 
@@ -102,10 +107,10 @@ OCTAVO_DEVICE void store_shared(std::uint32_t at, float4 v) {
 template <class C>
 OCTAVO_DEVICE void clear_sums(Output<C>& o, const Shared<C>& shared) {
   if constexpr (C::kSumsInShared) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; i += 4)
+    OCTAVO_UNROLL for (int i = 0; i < C::kFlushed; i += 4)
         store_shared(sum_address(shared, i), make_float4(0, 0, 0, 0));
   } else if constexpr (C::kSumsInRegisters) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] = 0.0F;
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 2; ++i) o.sum[i] = 0.0F;
   }
   o.pending[0] = o.pending[1] = 1.0F;
 }
@@ -127,7 +132,7 @@ OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
 template <class C>
 OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
   if constexpr (C::kSumsInShared) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; i += 4) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kFlushed; i += 4) {
       const std::uint32_t at = sum_address(shared, i);
       const float4 f = load_shared(at);
       store_shared(
@@ -137,6 +142,10 @@ OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
   } else if constexpr (C::kSumsInRegisters) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] =
         fmaf(o.sum[i], o.pending[i / 2 % 2], accumulated(o, i));
+    if constexpr (C::kShares) {
+      OCTAVO_UNROLL for (int i = 0; i < 2; ++i) o.sum[C::kDim / 2 + i] =
+          fmaf(o.sum[C::kDim / 2 + i], o.pending[i], accumulated(o, C::kDim / 2 + 1 + 2 * i));
+    }
   }
   o.pending[0] = o.pending[1] = 1.0F;
 }
@@ -235,7 +244,29 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& i
   return to;
 }
 
-/// O = sums * delta_V / l + mean.
+/// The share of V's mean that each row gets back: all of it where smoothing took it, else what the
+/// accumulators lost.
+template <class C>
+OCTAVO_DEVICE void give_back(const Output<C>& o, const Shared<C>& shared, const Arguments& a,
+                             const float (&inverse)[2], float (&share)[2]) {
+  share[0] = share[1] = a.smooth_v ? 1.0F : 0.0F;
+  if constexpr (C::kShares) {
+    if (a.smooth_v) return;
+    float kept[2];
+    if constexpr (C::kSumsInShared) {
+      const float4 sums = load_shared(sum_address(shared, C::kDim / 2));
+      kept[0] = sums.y;
+      kept[1] = sums.w;
+    } else {
+      kept[0] = o.sum[C::kDim / 2];
+      kept[1] = o.sum[C::kDim / 2 + 1];
+    }
+    // One thread of the four has the column, the others hold zeros.
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) share[i] = 1.0F - row_sum(kept[i]) * inverse[i];
+  }
+}
+
+/// O = sums * delta_V / l + a share of V's mean.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                               const Item& item, const SequenceRow& s, int row0, int rows) {
@@ -250,6 +281,8 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
   }
   float inverse[2];
   const Destination to = end_rows(r, a, item, s, row0, rows, inverse);
+  float share[2];
+  give_back(o, shared, a, inverse, share);
 
   /// the thread's two channels 8c + 2t, + 1 of row i, finished
   const auto finished = [&](int c, int i) {
@@ -268,7 +301,8 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
     } else {
       const float2 scale = __ldg(reinterpret_cast<const float2*>(v_scale + 8 * c));
       const float2 mean = __ldg(reinterpret_cast<const float2*>(v_mean + 8 * c));
-      return make_float2(fmaf(x.x * inverse[i], scale.x, mean.x), fmaf(x.y * inverse[i], scale.y, mean.y));
+      return make_float2(fmaf(x.x * inverse[i], scale.x, share[i] * mean.x),
+                         fmaf(x.y * inverse[i], scale.y, share[i] * mean.y));
     }
   };
   const bool whole = a.head_dim == C::kDim && (item.part >= 0 || pairs(a.out));

@@ -67,8 +67,9 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
     const SequenceRow s = a.sequences[item.sequence];
     const int rows = static_cast<int>(s.q_len) * a.group;
     const int row = item.tile * C::kRows;
-    TileRange t = tiles_of<C::kKeys>(Visibility(a, s), row, C::kRows, rows, a.group);
-    take_part(a, item.part, t);
+    const Visibility visible(a, s);
+    TileRange t = tiles_of<C::kKeys>(visible, row, C::kRows, rows, a.group);
+    take_part<C::kKeys>(a, item.part, visible.keys, t);
     ptx::barrier_expect(shared.q_full(q.stage), C::kQBytes);
     const int plane = a.planes ? item.sequence : 0;
     load_rows<C>(shared.q(q.stage), &maps.q, C::kRows, static_cast<int>(s.q_row) + row, {item.head, plane},

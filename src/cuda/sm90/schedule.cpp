@@ -58,10 +58,11 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   const std::int64_t count = tiles * pairs;
   const std::int64_t key_tiles = blocks(longest(p, &Sequence::k_len), instance.keys);
   if (const std::int64_t asked = p.options.key_splits; asked > 0) {
-    // Lengths of other batch entries must not move the cuts, so padding counts.
-    const std::int64_t all = blocks(p.packed() ? longest(p, &Sequence::k_len) : p.kv_len, instance.keys);
-    split_tiles = std::max<std::int64_t>(1, blocks(all, asked));
-    splits = std::max<std::int64_t>(1, blocks(all, split_tiles));
+    // Lengths of other batch entries must not move the cuts: dense layouts count padding, packed ones cut
+    // each sequence.
+    const std::int64_t all = blocks(p.kv_len, instance.keys);
+    split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, blocks(all, asked));
+    splits = p.packed() ? asked : std::max<std::int64_t>(1, blocks(all, split_tiles));
     if (splits > 1) whole = 0;
     return;
   }

@@ -70,12 +70,16 @@ OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int ro
   return t;
 }
 
-/// Of a block's key tiles those that a part walks.
-OCTAVO_DEVICE void take_part(const Arguments& a, int part, TileRange& t) {
+/// Of a block's key tiles those that a part walks. Cuts lie at multiples of split_tiles, or (packed
+/// sequences, so that others' lengths do not move them) at even parts of the sequence's own keys.
+template <int kKeys>
+OCTAVO_DEVICE void take_part(const Arguments& a, int part, int keys, TileRange& t) {
   if (part < 0) return;
   const int split = part % a.splits;
-  t.first = max(t.first, split * a.split_tiles);
-  t.last = min(t.last, (split + 1) * a.split_tiles);
+  const int length =
+      a.split_tiles != 0 ? a.split_tiles : ((keys + kKeys - 1) / kKeys + a.splits - 1) / a.splits;
+  t.first = max(t.first, split * length);
+  t.last = min(t.last, (split + 1) * length);
   if (t.first >= t.last) t.first = t.last = 0;
 }
 
