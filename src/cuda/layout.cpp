@@ -16,10 +16,10 @@ std::int64_t element_bytes(Format format) { return format == Format::f16 || form
 
 std::int64_t padded_dim(const Problem& p) { return p.head_dim <= 64 ? 64 : 128; }
 
-std::int64_t key_rows(const Problem& p) {
+std::int64_t key_rows(const Problem& p, std::int64_t align) {
   std::int64_t rows = 0;
-  for (const Sequence& s : p.sequences) rows += round_up(s.k_len, kRowAlign);
-  return std::max(rows, kRowAlign);  // a tensor map of no rows is not possible
+  for (const Sequence& s : p.sequences) rows += round_up(s.k_len, align);
+  return std::max(rows, align);  // a tensor map of no rows is not possible
 }
 
 std::int64_t query_rows(const Problem& p) {
@@ -50,10 +50,13 @@ class Sections {
 
 }  // namespace
 
+std::int64_t key_row_align(const Recipe& r) { return element_bytes(r.v_format) == 2 ? 128 : kRowAlign; }
+
 KvLayout::KvLayout(const Problem& p, const Recipe& r, std::int64_t buffer_heads)
     : heads(buffer_heads),
       sequences(static_cast<std::int64_t>(p.sequences.size())),
-      key_rows(cuda::key_rows(p)),
+      row_align(key_row_align(r)),
+      key_rows(cuda::key_rows(p, row_align)),
       padded_dim(cuda::padded_dim(p)),
       k_element(element_bytes(r.qk_format)),
       v_element(element_bytes(r.v_format)) {
@@ -95,7 +98,7 @@ QLayout::QLayout(const Problem& p, const Recipe& r)
 
 bool uniform(const Problem& p) { return !p.packed() && p.options.kv_lengths.empty(); }
 
-SequenceList sequence_list(const Problem& p, const SequenceRow* table) {
+SequenceList sequence_list(const Problem& p, const Recipe& r, const SequenceRow* table) {
   SequenceList list;
   list.count = static_cast<std::int64_t>(p.sequences.size());
   if (!uniform(p)) {
@@ -105,7 +108,7 @@ SequenceList sequence_list(const Problem& p, const SequenceRow* table) {
   list.first.q_len = p.q_len;
   list.first.k_len = p.kv_len;
   list.q_row_step = round_up(p.q_len * p.group(), kRowAlign);
-  list.k_row_step = round_up(p.kv_len, kRowAlign);
+  list.k_row_step = round_up(p.kv_len, key_row_align(r));
   list.q_block_step = blocks(p.q_len, kQueryBlock);
   return list;
 }

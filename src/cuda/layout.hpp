@@ -2,34 +2,41 @@
 // and kernels agree on. Host and device read the same structs.
 //
 // Rows. Every sequence starts at a multiple of 64 rows, so scale blocks and key permutations never span two
-// sequences. The query heads of a key head are packed into rows: row = q_row + token * group + (head within
-// the group), so a tile of queries serves all heads that read the same keys, and G = 1 is nothing special.
+// sequences; its keys at a multiple of key_row_align(), 128 with 16-bit V, whose kernels take 128 keys at a
+// time: a weight of 0 does not hide a NaN, so no tile of V may hold another sequence's. The query heads of a
+// key head are packed into rows: row = q_row + token * group + (head within the group), so a tile of queries
+// serves all heads that read the same keys, and G = 1 is nothing special.
 //
 //   K        [heads][key_rows][padded_dim]         int8 (int4 recipes too: Hopper has no 4-bit product),
-//   e4m3, f16, bf16 V        [heads][padded_dim + 8][key_rows]     e4m3, transposed: 8-bit tensor-core
-//   operands are read along keys.
+//   e4m3,
+//                                                  f16, bf16
+//   V        [heads][padded_dim + 8][key_rows]     e4m3, transposed: 8-bit operands are read along keys
 //            Inside each 16 keys, key 8h + 2t + b lies at 4t + 2h + b, the order in which a thread of the
 //            first product holds its scores, so weights need no shuffle. Row padded_dim + 2c (c = 0..3)
-//            is 1.0 for the valid keys of the 32-key blocks equal to c modulo 4, the odd rows are 0: the sum
-//            of the rounded weights comes out of the product, in four parts because a long sum loses its low
-//            bits in FP8 accumulators (docs/kernels/sm90.md). [heads][key_rows][padded_dim]         f16, bf16
+//            is 1.0 for the valid keys of the 32-key blocks equal to c modulo 4: the sum of the rounded
+//            weights comes out of the product, in four parts because a long sum loses its low bits in FP8
+//            accumulators (docs/kernels/sm90.md). Row padded_dim + 1 is 1.0 for every valid key: this sum
+//            loses the same share as the output's, which tells how much of V's mean to give back. The other
+//            odd rows are 0.
+//   V        [heads][key_rows][padded_dim]         f16, bf16
 //   k_scale  f32 [heads][key_rows / 64][4]         scale of the keys whose floor((key mod 8) / 2) is the last
-//   index;
-//                                                  coarser granularities repeat it
-//   k_mean, v_scale, v_mean   f32 [heads][sequences][padded_dim]   what smooth_k took away (before rotation),
-//   delta_V,
-//                                                  what smooth_v took away; padding 0
+//                                                  index; coarser granularities repeat it
+//   k_mean   f32 [heads][sequences][padded_dim]    what smooth_k took away (before rotation)
+//   v_scale  f32 [heads][sequences][padded_dim]    delta_V
+//   v_mean   f32 [heads][sequences][padded_dim]    e4m3: the mean of V, which the payload lacks only with
+//                                                  smooth_v; 16-bit: what smooth_v took away. 0 for padding
+//                                                  and where there is no key
 //   k_exact  f32 [heads][key_rows][padded_dim]     K after smoothing and rotation, only with smooth_q
 //   Q        [kv_heads][q_rows][padded_dim]        as K; negated when the scale is negative
 //   q_scale  f32 [kv_heads][q_rows]                delta_q * |scale| * log2(e); 16-bit: |scale| * log2(e)
-//   lse_shift f32 [kv_heads][q_rows]               scale * (q . k_mean): what smoothing took from the LSE (0
-//   without) q_mean   f32 [kv_heads][group][q_blocks][padded_dim]  mean of 128 query rows after rotation,
-//   times scale * log2(e);
-//                                                  only with smooth_q; block = q_block + token / 128
+//   lse_shift f32 [kv_heads][q_rows]               scale * (q . k_mean): what smoothing took from the LSE, or
+//   0 q_mean   f32 [kv_heads][group][q_blocks][padded_dim]  mean of 128 query rows after rotation, times
+//                                                  scale * log2(e); only with smooth_q; block = q_block +
+//                                                  token / 128
 //
 // Payload is always finite: a NaN or Inf of the caller becomes payload 0 and a NaN scale (Q row, K block, V
 // channel; for 16-bit payload the value itself), so that it stays in its own head and sequence, where
-// neighbours' tiles may overlap. Rows between a sequence's end and the next multiple of 64 are zero.
+// neighbours' tiles may overlap. Rows between a sequence's end and the next one's start are zero.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +52,12 @@
 
 namespace octavo::cuda {
 
-inline constexpr std::int64_t kRowAlign = 64;     ///< rows that a sequence's start is a multiple of
+inline constexpr std::int64_t kRowAlign = 64;     ///< of query rows, and keys of a scale
 inline constexpr std::int64_t kOnesRows = 8;      ///< rows that V^T has beyond the channels
 inline constexpr std::int64_t kQueryBlock = 128;  ///< query rows of a per_block scale and of smooth_q's mean
+
+/// Rows that the keys of a sequence start at a multiple of: 64, or 128 with 16-bit V.
+std::int64_t key_row_align(const Recipe& recipe);
 
 /// One sequence, on the device.
 struct SequenceRow {
@@ -86,6 +96,7 @@ struct SequenceList {
 struct KvLayout {
   std::int64_t heads = 0;  ///< of the buffer, which may hold more than the problem reads
   std::int64_t sequences = 0;
+  std::int64_t row_align = 0;  ///< key_row_align() of the recipe
   std::int64_t key_rows = 0;
   std::int64_t padded_dim = 0;  ///< 64 or 128
   std::int64_t k_element = 1;   ///< bytes
@@ -129,6 +140,6 @@ struct QLayout {
 bool uniform(const Problem& problem);
 /// The list of a problem; `table` is where the device table lies (or will), ignored where the problem is
 /// uniform.
-SequenceList sequence_list(const Problem& problem, const SequenceRow* table);
+SequenceList sequence_list(const Problem& problem, const Recipe& recipe, const SequenceRow* table);
 
 }  // namespace octavo::cuda

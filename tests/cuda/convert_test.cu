@@ -33,11 +33,10 @@ __global__ void compare(unsigned long long* differences) {
     differ(kF16, cuda::narrow_x2<false>(x, 0.0F), numerics::f32_to_f16(x), 0xFFFFU);
     differ(kBf16, cuda::narrow_x2<true>(x, 0.0F), numerics::f32_to_bf16(x), 0xFFFFU);
     if (fabsf(x) <= 127.0F) {
-      const float values[4] = {x, 0.0F, -x, 1.0F};
       const auto low = static_cast<std::uint8_t>(numerics::quantize_integer(x, 127));
       const auto third = static_cast<std::uint8_t>(numerics::quantize_integer(-x, 127));
       const std::uint32_t want = low | std::uint32_t{third} << 16 | 0x01000000U;
-      if (cuda::int8_x4(values, 1.0F) != want) atomicAdd(differences + kInt8, 1ULL);
+      if (cuda::int8_x4(x, 0.0F, -x, 1.0F) != want) atomicAdd(differences + kInt8, 1ULL);
     }
   }
 }

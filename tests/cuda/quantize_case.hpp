@@ -144,7 +144,8 @@ struct QuantizeCase {
 };
 
 /// The rows of each sequence as the layout's comment counts them.
-inline std::vector<cuda::SequenceRow> sequence_rows(const Problem& p) {
+inline std::vector<cuda::SequenceRow> sequence_rows(const Problem& p, const Recipe& r) {
+  const std::int64_t align = r.v_format == Format::f16 || r.v_format == Format::bf16 ? 128 : 64;
   std::vector<cuda::SequenceRow> rows;
   cuda::SequenceRow next;
   for (const Sequence& s : p.sequences) {
@@ -155,7 +156,7 @@ inline std::vector<cuda::SequenceRow> sequence_rows(const Problem& p) {
     next.k_len = s.k_len;
     rows.push_back(next);
     next.q_row += (s.q_len * p.group() + 63) / 64 * 64;
-    next.k_row += (s.k_len + 63) / 64 * 64;
+    next.k_row += (s.k_len + align - 1) / align * align;
     next.q_block += (s.q_len + 127) / 128;
   }
   return rows;

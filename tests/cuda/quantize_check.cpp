@@ -90,7 +90,8 @@ float payload(const std::vector<std::byte>& bytes, std::size_t section, std::int
   }
 }
 
-/// Is `got` the grid value next to x / delta? Where two are as good as equally near, either is.
+/// Is `got` the grid value next to x / delta, the f32 quotient? With slack, where x is not known to its last
+/// bit, either of two that are as good as equally near.
 bool on_grid(float got, float x, float delta, Format format, float range, double slack) {
   if (is_wide(format)) {
     const float want = format == Format::f16 ? numerics::round_to_f16(x) : numerics::round_to_bf16(x);
@@ -100,13 +101,13 @@ bool on_grid(float got, float x, float delta, Format format, float range, double
   if (std::isnan(delta)) return got == 0.0F;
   const bool fp8 = format == Format::e4m3;
   const float limit = fp8 ? numerics::round_to_e4m3(range) : range;
-  const double y = std::clamp(static_cast<double>(x) / static_cast<double>(delta),
-                              -static_cast<double>(limit), static_cast<double>(limit));
-  const auto nearest =
-      fp8 ? static_cast<double>(numerics::round_to_e4m3(static_cast<float>(y)))
-          : static_cast<double>(numerics::quantize_integer(static_cast<float>(y), static_cast<int>(range)));
-  const auto have = static_cast<double>(got);
-  return have == nearest || std::abs(have - y) <= std::abs(nearest - y) + 5e-7 * std::abs(y) + slack;
+  const float y = std::clamp(x / delta, -limit, limit);
+  const float nearest = fp8 ? numerics::round_to_e4m3(y)
+                            : static_cast<float>(numerics::quantize_integer(y, static_cast<int>(range)));
+  if (got == nearest || slack == 0.0) return got == nearest;
+  const double miss = std::abs(static_cast<double>(got) - static_cast<double>(y));
+  return miss <= std::abs(static_cast<double>(nearest) - static_cast<double>(y)) +
+                     5e-7 * std::abs(static_cast<double>(y)) + slack;
 }
 
 std::string where(const char* what, std::int64_t head, std::int64_t sequence, std::int64_t row,
@@ -126,16 +127,17 @@ std::vector<double> means(Rows& x, std::int64_t first, std::int64_t count) {
   return mean;
 }
 
-/// Checks a stored mean and takes it from the rows. False at the first difference, which is reported.
+/// Checks a stored mean (0 unless `stored`) and takes it from the rows where `smooth`. False at the first
+/// difference, which is reported.
 bool take_mean(Rows& x, const std::vector<std::byte>& bytes, std::size_t section, std::int64_t at,
-               bool smooth, const char* what, std::int64_t head, std::int64_t sequence) {
+               bool stored, bool smooth, const char* what, std::int64_t head, std::int64_t sequence) {
   const std::vector<double> want = means(x, 0, x.count);
   for (std::int64_t c = 0; c < x.padded; ++c) {
     double top = 0.0;
     for (std::int64_t i = 0; i < x.count; ++i) top = std::max(top, static_cast<double>(std::abs(x.at(i, c))));
     const auto got = read<float>(bytes, section, at + c);
-    const double mean = smooth ? want[static_cast<std::size_t>(c)] : 0.0;
-    if (!close(got, mean, smooth ? 1e-7 * top + 1e-7 * std::abs(mean) : 0.0)) {
+    const double mean = stored ? want[static_cast<std::size_t>(c)] : 0.0;
+    if (!close(got, mean, stored ? 1e-7 * top + 1e-7 * std::abs(mean) : 0.0)) {
       ADD_FAILURE() << where(what, head, sequence, -1, c) << " is " << got << ", should be " << mean;
       return false;
     }
@@ -180,19 +182,20 @@ void check_keys(const QuantizeCase& c, const Quantized& got) {
   const Recipe& r = c.recipe;
   const Problem& p = c.problem;
   const KvLayout at(p, r, p.kv_heads);
-  const std::vector<SequenceRow> rows = sequence_rows(p);
+  const std::vector<SequenceRow> rows = sequence_rows(p, r);
   for (std::int64_t head = 0; head < p.kv_heads; ++head) {
     for (std::int64_t s = 0; s < at.sequences; ++s) {
       const SequenceRow& seq = rows[static_cast<std::size_t>(s)];
       Rows x(c.k, c.shape.layout, seq.batch, head, seq.k_begin, seq.k_len, p.head_dim, at.padded_dim);
-      if (!take_mean(x, got.kv, at.k_mean, (head * at.sequences + s) * at.padded_dim, r.smooth_k, "K mean",
-                     head, s))
+      if (!take_mean(x, got.kv, at.k_mean, (head * at.sequences + s) * at.padded_dim, r.smooth_k, r.smooth_k,
+                     "K mean", head, s))
         return;
       x.rotate(r, p.head_dim);
 
       Absmax whole;
       for (const float value : x.data) whole.take(value);
-      for (std::int64_t first = 0; first < seq.k_len; first += 64) {
+      for (std::int64_t first = 0; first < (seq.k_len + at.row_align - 1) / at.row_align * at.row_align;
+           first += 64) {
         Absmax top[4];
         Absmax block;
         for (std::int64_t i = first; i < std::min(first + 64, seq.k_len); ++i) {
@@ -221,8 +224,7 @@ void check_keys(const QuantizeCase& c, const Quantized& got) {
             const std::int64_t index = (row + i - first) * at.padded_dim + d;
             const float have = payload(got.kv, at.k, index, r.qk_format);
             const float value = valid ? x.at(i, d) : 0.0F;
-            if (valid ? !on_grid(have, value, delta[i % 8 / 2], r.qk_format, r.k_range, 1e-6)
-                      : have != 0.0F) {
+            if (valid ? !on_grid(have, value, delta[i % 8 / 2], r.qk_format, r.k_range, 0.0) : have != 0.0F) {
               ADD_FAILURE() << where("K", head, s, i, d) << " is " << have << ", should be " << value << " / "
                             << delta[i % 8 / 2];
               return;
@@ -244,13 +246,15 @@ void check_values(const QuantizeCase& c, const Quantized& got) {
   const Recipe& r = c.recipe;
   const Problem& p = c.problem;
   const KvLayout at(p, r, p.kv_heads);
-  const std::vector<SequenceRow> rows = sequence_rows(p);
+  const std::vector<SequenceRow> rows = sequence_rows(p, r);
   for (std::int64_t head = 0; head < p.kv_heads; ++head) {
     for (std::int64_t s = 0; s < at.sequences; ++s) {
       const SequenceRow& seq = rows[static_cast<std::size_t>(s)];
       Rows x(c.v, c.shape.layout, seq.batch, head, seq.k_begin, seq.k_len, p.head_dim, at.padded_dim);
       const std::int64_t channels = (head * at.sequences + s) * at.padded_dim;
-      if (!take_mean(x, got.kv, at.v_mean, channels, r.smooth_v, "V mean", head, s)) return;
+      if (!take_mean(x, got.kv, at.v_mean, channels, r.smooth_v || r.v_format == Format::e4m3, r.smooth_v,
+                     "V mean", head, s))
+        return;
 
       Absmax whole;
       for (const float value : x.data) whole.take(value);
@@ -266,7 +270,7 @@ void check_values(const QuantizeCase& c, const Quantized& got) {
           ADD_FAILURE() << where("V scale", head, s, -1, d) << " is " << delta << ", should be " << want;
           return;
         }
-        for (std::int64_t i = 0; i < (seq.k_len + 63) / 64 * 64; ++i) {
+        for (std::int64_t i = 0; i < (seq.k_len + at.row_align - 1) / at.row_align * at.row_align; ++i) {
           const std::int64_t key = i % 16;
           const std::int64_t place = seq.k_row + i / 16 * 16 + key % 8 / 2 * 4 + key / 8 * 2 + key % 2;
           const std::int64_t index =
@@ -274,7 +278,7 @@ void check_values(const QuantizeCase& c, const Quantized& got) {
                                 : (head * at.key_rows + seq.k_row + i) * at.padded_dim + d;
           const float have = payload(got.kv, at.v, index, r.v_format);
           const bool valid = i < seq.k_len && d < p.head_dim;
-          if (valid ? !on_grid(have, x.at(i, d), delta, r.v_format, r.v_range, 1e-6) : have != 0.0F) {
+          if (valid ? !on_grid(have, x.at(i, d), delta, r.v_format, r.v_range, 0.0) : have != 0.0F) {
             ADD_FAILURE() << where("V", head, s, i, d) << " is " << have << ", should be "
                           << (valid ? x.at(i, d) : 0.0F) << " / " << delta;
             return;
@@ -282,7 +286,8 @@ void check_values(const QuantizeCase& c, const Quantized& got) {
           if (at.v_element != 1 || d >= cuda::kOnesRows) continue;
           const std::int64_t one =
               (head * (at.padded_dim + cuda::kOnesRows) + at.padded_dim + d) * at.key_rows + place;
-          const float want_one = d % 2 == 0 && i < seq.k_len && i / 32 % 4 == d / 2 ? 1.0F : 0.0F;
+          const bool in_row = d == 1 || (d % 2 == 0 && i / 32 % 4 == d / 2);
+          const float want_one = in_row && i < seq.k_len ? 1.0F : 0.0F;
           if (payload(got.kv, at.v, one, Format::e4m3) != want_one) {
             ADD_FAILURE() << where("ones row", head, s, i, d) << " should be " << want_one;
             return;
@@ -298,10 +303,10 @@ void check_queries(const QuantizeCase& c, const Quantized& got) {
   const Problem& p = c.problem;
   const KvLayout keys(p, r, p.kv_heads);
   const QLayout at(p, r);
-  const std::vector<SequenceRow> rows = sequence_rows(p);
+  const std::vector<SequenceRow> rows = sequence_rows(p, r);
   const float factor = std::abs(p.scale) * std::numbers::log2e_v<float>;
   const double slack =
-      r.smooth_q ? 1e-4 : 1e-6;  // the mean of 128 rows is not stored, its last bits may differ
+      r.smooth_q ? 1e-4 : 0.0;  // the mean of 128 rows is not stored, its last bits may differ
   for (std::int64_t head = 0; head < p.q_heads; ++head) {
     const std::int64_t kv_head = head / p.group();
     for (std::int64_t s = 0; s < at.sequences; ++s) {

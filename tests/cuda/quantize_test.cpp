@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "cuda/quantize_check.hpp"
+#include "numerics/integers.hpp"
 
 namespace octavo::test {
 namespace {
@@ -100,6 +102,77 @@ TEST(QuantizeGpu, RandomProblems) {
     if (r.v_format == Format::f16 && random() % 2 == 0) r.v_format = Format::bf16;
     check_all(s, r);
     if (testing::Test::HasFailure()) return;
+  }
+}
+
+/// Quotients x / delta that are ties of the integer grid, and those a product with the reciprocal rounds the
+/// other way.
+struct Ties {
+  int exact = 0;
+  int treacherous = 0;
+};
+Ties ties_of(const QuantizeCase& c, float range) {
+  const HeadsView k = c.k.heads(c.shape.layout);
+  Ties ties;
+  for (std::int64_t first = 0; first < c.shape.kv_len; first += 64) {
+    std::vector<float> x;
+    float amax = 0.0F;
+    for (std::int64_t i = first; i < std::min(first + 64, c.shape.kv_len); ++i) {
+      for (std::int64_t d = 0; d < c.shape.head_dim; ++d) {
+        x.push_back(read_element(k.data, k.dtype, k.offset(0, 0, i) + d * k.channel_stride));
+        amax = std::max(amax, std::abs(x.back()));
+      }
+    }
+    const float delta = numerics::group_delta(amax, range);
+    for (const float value : x) {
+      const float quotient = value / delta;
+      if (std::abs(quotient - std::trunc(quotient)) == 0.5F) ++ties.exact;
+      if (std::nearbyint(quotient) != std::nearbyint(value * (1.0F / delta))) ++ties.treacherous;
+    }
+  }
+  return ties;
+}
+
+TEST(QuantizeGpu, TiesRoundAsTheQuotientDoes) {
+  OCTAVO_NEEDS_HOPPER();
+  Ties ties;
+  for (const float range : {127.0F, 7.0F}) {
+    for (unsigned seed = 0; seed < 8; ++seed) {
+      Recipe r = preset("sage2-8+8");
+      r.smooth_k = false;
+      r.k_group = Granularity::per_block;
+      r.qk_format = range == 7.0F ? Format::int4 : Format::int8;
+      r.q_range = r.k_range = range;
+      QuantizeCase c({.q_len = 130, .kv_len = 1000, .dtype = DType::bf16, .seed = 300 + seed}, r);
+      c.send();
+      check_all(c);
+      const Ties here = ties_of(c, range);
+      ties.exact += here.exact;
+      ties.treacherous += here.treacherous;
+    }
+  }
+  EXPECT_GT(ties.exact, 100);
+  EXPECT_GT(ties.treacherous, 10) << "of " << ties.exact << " ties";
+}
+
+TEST(QuantizeGpu, SequencesOf16BitValuesStartAtWholeTiles) {
+  for (const char* name : {"turbo8", "sage2++-8+8", "sage-8+16", "turbo16", "half"}) {
+    const Recipe r = preset(name);
+    const std::int64_t align = r.v_format == Format::e4m3 ? 64 : 128;
+    QuantizeShape s{.batch = 3, .q_len = 1, .kv_len = 65};
+    for (const bool lengths : {false, true}) {
+      s.lengths = lengths;
+      QuantizeCase c(s, r);
+      OCTAVO_NEEDS_HOPPER();
+      c.send();
+      const cuda::KvLayout at(c.problem, r, 1);
+      EXPECT_EQ(at.row_align, align) << name;
+      EXPECT_EQ(at.key_rows % align, 0) << name;
+      if (!lengths) {
+        EXPECT_EQ(cuda::sequence_list(c.problem, r, nullptr)[2].k_row, 256) << name;
+      }
+      check_all(c);
+    }
   }
 }
 

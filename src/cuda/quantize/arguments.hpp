@@ -33,10 +33,13 @@ struct CallerRows {
   DType dtype = DType::f32;
 };
 
-/// The rotation; size 0: none. Bit c of signs: channel c is negated first.
+/// The rotation; size 0: none. Bit c of signs: channel c is negated first. What is defined by the rounded
+/// product with the scale cannot be divided by delta / scale unless the scale is a power of two.
 struct RotationSpec {
   int size = 0;
   float scale = 1.0F;
+  float left = 1.0F;  ///< its part that may be left to the divisor: all of a power of two, else none
+  float left_inverse = 1.0F;
   std::uint32_t signs[4] = {0, 0, 0, 0};
 };
 
@@ -60,6 +63,7 @@ struct KvArguments {
   int heads = 0;
   int padded_dim = 64;
   std::int64_t key_rows = 0;
+  int row_align = 64;          ///< rows up to whose multiple a sequence's end is padded
   std::int64_t partials = 0;   ///< slots of a head in scratch
   unsigned partials_each = 1;  ///< of a sequence, where all are alike
   unsigned spans_each = 1;
@@ -82,6 +86,7 @@ struct KvArguments {
   ValueScale value_scale = ValueScale::per_channel;
   bool smooth_k = false;
   bool smooth_v = false;
+  bool value_mean = false;        ///< v_mean is wanted, smooth_v or not
   bool value_statistics = false;  ///< V's sums and extrema are needed
   bool absmax_only = false;       ///< the extra pass of a per_head K
 };

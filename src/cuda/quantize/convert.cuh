@@ -75,11 +75,19 @@ __device__ __forceinline__ std::uint32_t e4m3_x4(float a, float b, float c, floa
   return r;
 }
 
-/// Nearest even integers of x * factor, |x * factor| < 2^22: adding 1.5 * 2^23 leaves them in the low bits,
-/// and one fused multiply-add rounds the product once.
-__device__ __forceinline__ std::uint32_t int8_x4(const float* x, float factor) {
+/// x / divisor with the quotient's own bits, `inverse` being 1 / divisor: payload is defined by the rounded
+/// quotient, and among 16-bit inputs many are exact ties, which a product with the reciprocal alone rounds
+/// either way.
+__device__ __forceinline__ float quotient(float x, float divisor, float inverse) {
+  const float near = __fmul_rn(x, inverse);
+  return __fmaf_rn(__fmaf_rn(-near, divisor, x), inverse, near);
+}
+
+/// Nearest even integers, |x| < 2^22: adding 1.5 * 2^23 leaves them in the low bits.
+__device__ __forceinline__ std::uint32_t int8_x4(float a, float b, float c, float d) {
   constexpr float kMagic = 12582912.0F;
-  const auto code = [&](int i) { return __float_as_uint(__fmaf_rn(x[i], factor, kMagic)); };
+  const float x[4] = {a, b, c, d};
+  const auto code = [&](int i) { return __float_as_uint(__fadd_rn(x[i], kMagic)); };
   const std::uint32_t low = __byte_perm(code(0), code(1), 0x0040);
   const std::uint32_t high = __byte_perm(code(2), code(3), 0x0040);
   return __byte_perm(low, high, 0x5410);

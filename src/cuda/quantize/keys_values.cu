@@ -2,9 +2,9 @@
 // arithmetic of the one (rotation, 18 instructions a value) runs beside the bytes of the other (5). Blocks go
 // from the last keys to the first: what the statistics pass read last is still in L2.
 //
-// K, 4 keys a thread: centre and sign (one fused multiply-add), butterflies, largest magnitude, round, 8-byte
-// stores. A warp holds the 16 keys that share a per_thread scale, so only coarser groups meet in shared
-// memory.
+// K, 4 keys a thread: centre and sign (one fused multiply-add), butterflies, largest magnitude, divide,
+// 8-byte stores. A warp holds the 16 keys that share a per_thread scale, so only coarser groups meet in
+// shared memory.
 //
 // V, 4 keys a thread, the four that lie side by side in the permuted order, so a thread makes whole words of
 // V^T; those cross to channel rows through shared memory, 16-byte pieces swizzled by channel: no bank
@@ -26,7 +26,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   const Lane lane;
   const std::int64_t left = tile.sequence.k_len - tile.first;
   const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
-  const int rows_here = static_cast<int>(round_up_to_rows(count));
+  const int rows_here = static_cast<int>(round_up_to_rows(count, a.row_align));
   const std::byte* base = a.k_rows.data + tile.sequence.batch * a.k_rows.batch_stride +
                           head * a.k_rows.head_stride +
                           (tile.sequence.k_begin + tile.first) * a.k_rows.token_stride;
@@ -97,7 +97,10 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   if ((threadIdx.x & 31U) == 0) a.k_scale[(first_row / 64 + block) * 4 + column] = delta;
 
   const bool usable = is_finite(delta);
-  const float factor = a.rotation.scale * __frcp_rn(delta);
+  apply_scale<kRowsPerThread, kChunks>(x, a.rotation);
+  Divisor by;
+  by.value = delta * a.rotation.left_inverse;
+  by.inverse = __frcp_rn(by.value);
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const std::int64_t row = first_row + key(r);
@@ -105,11 +108,11 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
     if (a.k_exact != nullptr) {
       float exact[kChunks * 8];
 #pragma unroll
-      for (int i = 0; i < kChunks * 8; ++i) exact[i] = valid ? x[r][i] * a.rotation.scale : 0.0F;
+      for (int i = 0; i < kChunks * 8; ++i) exact[i] = valid ? x[r][i] * a.rotation.left : 0.0F;
       store_channels<kChunks>(a.k_exact + row * kDim, lane.slice, exact);
     }
     const bool wide = a.k_grid.format == Format::f16 || a.k_grid.format == Format::bf16;
-    store_payload<kChunks>(a.k + row * (wide ? 2 * kDim : kDim), lane.slice, a.k_grid, x[r], factor,
+    store_payload<kChunks>(a.k + row * (wide ? 2 * kDim : kDim), lane.slice, a.k_grid, x[r], by,
                            valid && usable);
   }
 }
@@ -125,10 +128,11 @@ struct SharedValues {
 /// banks each.
 __device__ __forceinline__ int swizzled(int channel, int piece) { return piece ^ (channel >> 3 & 7); }
 
-/// Words of the ones rows: 1.0 for the valid keys of every fourth 32-key block, in permuted order.
+/// Words of the ones rows, in permuted order: of the even rows 1.0 for the valid keys of every fourth 32-key
+/// block, of row 1 for all valid keys.
 __device__ inline uint4 ones_piece(int row, int piece, int count) {
   uint4 ones = {0, 0, 0, 0};
-  if (row % 2 != 0 || piece / 2 != row / 2) return ones;
+  if (row != 1 && (row % 2 != 0 || piece / 2 != row / 2)) return ones;
   std::uint32_t* words = &ones.x;
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
@@ -149,7 +153,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   const Lane lane;
   const std::int64_t left = tile.sequence.k_len - tile.first;
   const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
-  const int rows_here = static_cast<int>(round_up_to_rows(count));
+  const int rows_here = static_cast<int>(round_up_to_rows(count, a.row_align));
   const std::byte* base = a.v_rows.data + tile.sequence.batch * a.v_rows.batch_stride +
                           head * a.v_rows.head_stride +
                           (tile.sequence.k_begin + tile.first) * a.v_rows.token_stride;
@@ -181,28 +185,30 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
       if (valid && !a.value_statistics && !is_finite(largest(x[r]))) flag(a.nonfinite, kBadV);
       if (key(r) < rows_here)
         store_payload<kChunks>(a.v + (head * a.key_rows + first_row + key(r)) * (2 * kDim), lane.slice,
-                               a.v_grid, x[r], 1.0F, valid);
+                               a.v_grid, x[r], Divisor{}, valid);
     }
     return;
   }
 
-  float factor[kChunks * 8];
+  float inverse[kChunks * 8];
   load_channels<kChunks>(a.scratch +
                              (head * a.partials + first_slot(tile.sequence, tile.index, kPartialKeys)) *
                                  (kPartialValues * kDim) +
                              kVHigh * kDim,
-                         lane.slice, factor);
+                         lane.slice, inverse);
+  float divisor[kChunks * 8];
+  load_channels<kChunks>(a.v_scale + (head * a.sequences.count + tile.index) * kDim, lane.slice, divisor);
   std::uint32_t valid = 0;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;
 #pragma unroll
   for (int i = 0; i < kChunks * 8; ++i) {
     const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
-    if (lane.warp == 0 && lane.group == 0) shared.finite[channel] = is_finite(factor[i]) ? 0xFFFFFFFFU : 0U;
+    if (lane.warp == 0 && lane.group == 0) shared.finite[channel] = is_finite(divisor[i]) ? 0xFFFFFFFFU : 0U;
     float y[kRowsPerThread];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      y[r] = x[r][i] * factor[i];
+      y[r] = quotient(x[r][i], divisor[i], inverse[i]);
       if (a.v_grid.clamps) y[r] = fminf(fmaxf(y[r], -a.v_grid.limit), a.v_grid.limit);
     }
     auto* words = reinterpret_cast<std::uint32_t*>(&shared.pieces[channel][swizzled(channel, lane.warp)]);

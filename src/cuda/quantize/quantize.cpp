@@ -22,7 +22,7 @@ constexpr std::int64_t kManyTiles = 4096;
 constexpr std::int64_t kSliceChannels = 8;  // of a thread in a chunk of 64
 
 std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
-std::int64_t rounded_rows(std::int64_t n) { return pieces(n, kRowAlign) * kRowAlign; }
+std::int64_t rounded_rows(std::int64_t n, std::int64_t align) { return pieces(n, align) * align; }
 
 CallerRows caller_rows(const TensorView& tensor, const Problem& p) {
   const HeadsView view = heads_view(tensor, p.options.layout);
@@ -69,6 +69,11 @@ RotationSpec rotation_spec(const Recipe& r, std::int64_t head_dim) {
   if (r.rotate != Rotation::hadamard) return rotation;
   rotation.size = numerics::next_power_of_two(static_cast<int>(head_dim));
   rotation.scale = numerics::hadamard_scale(rotation.size);
+  int exponent = 0;
+  if (std::frexp(rotation.scale, &exponent) == 0.5F) {
+    rotation.left = rotation.scale;
+    rotation.left_inverse = 1.0F / rotation.scale;
+  }
   for (int c = 0; c < rotation.size; ++c) {
     if (numerics::hadamard_sign(r.rotate_seed, c) < 0.0F) rotation.signs[c / 32] |= 1U << (c % 32);
   }
@@ -78,8 +83,9 @@ RotationSpec rotation_spec(const Recipe& r, std::int64_t head_dim) {
 /// The device's list of sequences; the table goes there first where one is needed.
 Status make_list(const KernelCall& call, std::byte* table, SequenceList& list) {
   const Problem& p = call.problem;
-  list = sequence_list(p, reinterpret_cast<const SequenceRow*>(table));
+  list = sequence_list(p, call.recipe, reinterpret_cast<const SequenceRow*>(table));
   if (list.table == nullptr) return {};
+  const std::int64_t key_align = key_row_align(call.recipe);
   std::vector<SequenceRow> rows;
   rows.reserve(p.sequences.size());
   SequenceRow next;
@@ -90,8 +96,8 @@ Status make_list(const KernelCall& call, std::byte* table, SequenceList& list) {
     next.k_begin = s.k_begin;
     next.k_len = s.k_len;
     rows.push_back(next);
-    next.q_row += rounded_rows(s.q_len * p.group());
-    next.k_row += rounded_rows(s.k_len);
+    next.q_row += rounded_rows(s.q_len * p.group(), kRowAlign);
+    next.k_row += rounded_rows(s.k_len, key_align);
     next.q_block += pieces(s.q_len, kQueryBlock);
   }
   return upload(table, rows.data(), rows.size() * sizeof(SequenceRow),
@@ -113,6 +119,7 @@ KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::by
   a.heads = static_cast<int>(layout.heads);
   a.padded_dim = static_cast<int>(layout.padded_dim);
   a.key_rows = layout.key_rows;
+  a.row_align = static_cast<int>(layout.row_align);
   a.partials = layout.key_rows / kPartialKeys + layout.sequences + 1;
   a.k = kv + layout.k;
   a.v = kv + layout.v;
@@ -131,7 +138,8 @@ KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::by
   a.smooth_k = r.smooth_k;
   a.smooth_v = r.smooth_v;
   if (layout.heads * layout.key_rows / kTileRows >= kManyTiles) a.span = 2;
-  a.value_statistics = r.smooth_v || r.v_scale != ValueScale::none;
+  a.value_mean = r.smooth_v || r.v_format == Format::e4m3;
+  a.value_statistics = a.value_mean || r.v_scale != ValueScale::none;
   return a;
 }
 
@@ -153,7 +161,7 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
   std::int64_t keys = 0;
   for (const Sequence& s : p.sequences) keys += s.k_len;
   if (keys == 0) {  // the layout's least rows belong to no sequence, but may be read
-    a.smooth_k = a.smooth_v = a.value_statistics = false;
+    a.smooth_k = a.smooth_v = a.value_mean = a.value_statistics = false;
     if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
     if (Status s = clear(a.k, layout.k_scale - layout.k, stream); !s.ok()) return s;
   }

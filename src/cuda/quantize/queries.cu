@@ -57,7 +57,7 @@ __device__ __forceinline__ void clear_padding(const QArguments& a, const Sequenc
                                               std::int64_t row_bytes) {
   const std::int64_t rows = sequence.q_len * a.group;
   const std::int64_t first = kv_head * a.q_rows + sequence.q_row + rows;
-  const int count = static_cast<int>(round_up_to_rows(rows) - rows);
+  const int count = static_cast<int>(round_up_to_rows(rows, kRowAlign) - rows);
   const int pieces = count * static_cast<int>(row_bytes / 16);
   for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kQuantizeThreads)
     *reinterpret_cast<uint4*>(a.q + first * row_bytes + 16 * i) = {0, 0, 0, 0};
@@ -194,15 +194,19 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
     a.q_scale[row] = delta * a.logit_factor;
     a.lse_shift[row] = shift;
   }
-  float own_factor = a.rotation.scale * __frcp_rn(delta);
-  if (a.scale < 0.0F) own_factor = -own_factor;
+  apply_scale<kRowsPerThread, kChunks>(x, a.rotation);
+  Divisor own_by;
+  own_by.value = delta * (a.scale < 0.0F ? -a.rotation.left_inverse : a.rotation.left_inverse);
+  own_by.inverse = __frcp_rn(own_by.value);
   const int first_lane = 8 * lane.group;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const float factor = __shfl_sync(kWholeWarp, own_factor, first_lane + r);
+    Divisor by;
+    by.value = __shfl_sync(kWholeWarp, own_by.value, first_lane + r);
+    by.inverse = __shfl_sync(kWholeWarp, own_by.inverse, first_lane + r);
     if (!valid[r]) continue;
     store_payload<kChunks>(a.q + (first_row + (tile.first + token(r)) * a.group) * row_bytes, lane.slice,
-                           a.grid, x[r], factor, is_finite(factor));
+                           a.grid, x[r], by, is_finite(by.value));
   }
   if (head % a.group == 0 && tile.first + kTileRows >= tile.sequence.q_len)
     clear_padding<kChunks>(a, tile.sequence, kv_head, row_bytes);

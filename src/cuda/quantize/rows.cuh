@@ -241,40 +241,58 @@ __device__ __noinline__ inline bool given_non_finite(const CallerRows& rows, con
   return false;
 }
 
-/// One row to its payload, 8 or 16 bytes a chunk: x * factor on the grid, zeros unless `keep`.
+/// What values are divided by on their way to the grid, and its reciprocal.
+struct Divisor {
+  float value = 1.0F;
+  float inverse = 1.0F;
+};
+
+/// The part of the rotation's scale that is not left to the divisor.
+template <int kRows, int kChunks>
+__device__ __forceinline__ void apply_scale(float (&x)[kRows][kChunks * 8], const RotationSpec& rotation) {
+  if (rotation.left == rotation.scale) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < kChunks * 8; ++i) x[r][i] *= rotation.scale;
+  }
+}
+
+/// One row to its payload, 8 or 16 bytes a chunk: x / by on the grid, zeros unless `keep`.
 template <int kChunks>
 __device__ __forceinline__ void store_payload(std::byte* row, int slice, const GridSpec& grid,
-                                              float (&x)[kChunks * 8], float factor, bool keep) {
+                                              float (&x)[kChunks * 8], const Divisor& by, bool keep) {
   const std::uint32_t mask = keep ? 0xFFFFFFFFU : 0U;
-  if (grid.format == Format::f16 || grid.format == Format::bf16) {
+  if (grid.format == Format::f16 || grid.format == Format::bf16) {  // by a power of two
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       std::uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float low = x[8 * c + 2 * i] * factor;
-        const float high = x[8 * c + 2 * i + 1] * factor;
+        const float low = x[8 * c + 2 * i] * by.inverse;
+        const float high = x[8 * c + 2 * i + 1] * by.inverse;
         w[i] = (grid.format == Format::f16 ? narrow_x2<false>(low, high) : narrow_x2<true>(low, high)) & mask;
       }
       *reinterpret_cast<uint4*>(row + 128 * c + 16 * slice) = {w[0], w[1], w[2], w[3]};
     }
     return;
   }
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) x[i] = quotient(x[i], by.value, by.inverse);
   if (grid.clamps) {
 #pragma unroll
-    for (int i = 0; i < kChunks * 8; ++i) x[i] = fminf(fmaxf(x[i] * factor, -grid.limit), grid.limit);
-    factor = 1.0F;
+    for (int i = 0; i < kChunks * 8; ++i) x[i] = fminf(fmaxf(x[i], -grid.limit), grid.limit);
   }
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const float* from = x + 8 * c;
     uint2 w;
     if (grid.format == Format::e4m3) {
-      w.x = e4m3_x4(from[0] * factor, from[1] * factor, from[2] * factor, from[3] * factor);
-      w.y = e4m3_x4(from[4] * factor, from[5] * factor, from[6] * factor, from[7] * factor);
+      w.x = e4m3_x4(from[0], from[1], from[2], from[3]);
+      w.y = e4m3_x4(from[4], from[5], from[6], from[7]);
     } else {
-      w.x = int8_x4(from, factor);
-      w.y = int8_x4(from + 4, factor);
+      w.x = int8_x4(from[0], from[1], from[2], from[3]);
+      w.y = int8_x4(from[4], from[5], from[6], from[7]);
     }
     w.x &= mask;
     w.y &= mask;

@@ -267,7 +267,6 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
     slots[0] = 0.0F;  // where a per_head K gathers its largest magnitude next
   }
 
-  float v_mean = 0.0F;
   const bool own = part == 0;
   if (own) {
 #pragma unroll
@@ -280,11 +279,12 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
     const double keys =
         static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
     const float k_mean = a.smooth_k ? static_cast<float>(k_total / keys) : 0.0F;
-    if (a.smooth_v) v_mean = static_cast<float>(v_total / keys);
+    const float v_mean = a.value_mean ? static_cast<float>(v_total / keys) : 0.0F;
+    const float centre = a.smooth_v ? v_mean : 0.0F;
     // Rounding keeps order, so the extrema give the largest magnitude of what is left.
     float amax = 0.0F;
     if (count > 0 && a.value_statistics && channel < a.v_rows.head_dim)
-      amax = max_nan(fabsf(least - v_mean), fabsf(most - v_mean));
+      amax = max_nan(fabsf(least - centre), fabsf(most - centre));
     amax_of[channel] = amax;
 
     const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;

@@ -15,8 +15,9 @@ struct Tile {
   std::int64_t first = 0;  ///< key or token within it
 };
 
-__device__ inline std::int64_t round_up_to_rows(std::int64_t n) {
-  return (n + kRowAlign - 1) / kRowAlign * kRowAlign;
+/// `align` is a power of two.
+__device__ __forceinline__ std::int64_t round_up_to_rows(std::int64_t n, std::int64_t align) {
+  return (n + align - 1) & -align;
 }
 
 /// Last index whose start(table[index], index) is at most `slot`; starts do not decrease, the first is 0.
