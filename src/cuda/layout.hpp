@@ -7,9 +7,8 @@
 // key head are packed into rows: row = q_row + token * group + (head within the group), so a tile of queries
 // serves all heads that read the same keys, and G = 1 is nothing special.
 //
-//   K        [heads][key_rows][padded_dim]         int8 (int4 recipes too: Hopper has no 4-bit product),
-//   e4m3,
-//                                                  f16, bf16
+//   K        [heads][key_rows][padded_dim]         int8 (int4 recipes too: Hopper has no 4-bit
+//                                                  product), e4m3, f16, bf16
 //   V        [heads][padded_dim + 8][key_rows]     e4m3, transposed: 8-bit operands are read along keys
 //            Inside each 16 keys, key 8h + 2t + b lies at 4t + 2h + b, the order in which a thread of the
 //            first product holds its scores, so weights need no shuffle. Row padded_dim + 2c (c = 0..3)
@@ -29,8 +28,8 @@
 //   k_exact  f32 [heads][key_rows][padded_dim]     K after smoothing and rotation, only with smooth_q
 //   Q        [kv_heads][q_rows][padded_dim]        as K; negated when the scale is negative
 //   q_scale  f32 [kv_heads][q_rows]                delta_q * |scale| * log2(e); 16-bit: |scale| * log2(e)
-//   lse_shift f32 [kv_heads][q_rows]               scale * (q . k_mean): what smoothing took from the LSE, or
-//   0 q_mean   f32 [kv_heads][group][q_blocks][padded_dim]  mean of 128 query rows after rotation, times
+//   lse_shift f32 [kv_heads][q_rows]               scale * (q . k_mean): what smoothing took from the LSE
+//   q_mean   f32 [kv_heads][group][q_blocks][padded_dim]  mean of 128 query rows after rotation, times
 //                                                  scale * log2(e); only with smooth_q; block = q_block +
 //                                                  token / 128
 //
