@@ -11,6 +11,7 @@ from ._tensor import FLOATS, borrow, borrow_integers, check_device
 LAYOUTS = {"hnd": 0, "nhd": 1, "thd": 2}
 CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
 _INT32_MAX = 2**31 - 1
+_MAX_KEY_SPLITS = 1024  # as AttentionOptions has it
 
 
 def one_of(name: str, value: Any, choices: dict[str, Any]) -> Any:
@@ -73,6 +74,7 @@ def options(
     q_absmax: Any = None,
     check_finite: Any = None,
     threads: Any = None,
+    key_splits: Any = 0,
     cuda_index: int = -1,
 ) -> _octavo.Options:
     """Tensors must be on the device of q, `cuda_index`; lengths and offsets may be in main memory."""
@@ -104,6 +106,7 @@ def options(
         q_absmax=tensor("q_absmax", q_absmax, ("float32",)),
         check_finite=None if check_finite is None else flag("check_finite", check_finite),
         threads=0 if threads is None else whole("threads", threads),
+        key_splits=whole("key_splits", key_splits, most=_MAX_KEY_SPLITS),
     )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _octavo
 from ._arguments import LAYOUTS, flag, kernel_name, one_of, options
-from ._cuda import Place, Plans, place_of
+from ._cuda import Place, Recent, place_of
 from ._recipe import Recipe, Value, recipe_key, settle
 from ._tensor import FLOATS, Result, borrow, borrow_integers, check_device, device_name, host_integers
 
-torch_hook: Any = None  # octavo.torch, once it is there: what to do while torch.compile traces
-_plans = Plans(limit=256)
+torch_hook: Any = None  # octavo.torch, once it is there: torch.compile, and calls like one that was checked
+_plans: Recent[_octavo.Plan] = Recent(limit=256)
+_checked: Recent[Any] = Recent(limit=256)
 
 
 def attention(
@@ -35,6 +37,7 @@ def attention(
     return_lse: bool = False,
     out: Any = None,
     threads: int | None = None,
+    key_splits: int = 0,
     check_finite: bool | None = None,
     kernel: str | None = None,
 ) -> Any:
@@ -61,6 +64,11 @@ def attention(
     q_absmax: float32 [Hq] or [B, Hq]: the query scale, for recipes that have one; queries beyond it clamp.
     out: written in place and returned; q's shape, q's dtype or float32; it must not overlap q, k or v.
     threads: CPU threads; None is as many as the process may use. Results do not depend on it.
+    key_splits: in how many parts (0 to 1024) a GPU walks the keys side by side, to be busy with few queries;
+        their outputs are merged by lse. 0: decided from batch, heads and lengths; 1: one part; n: parts of
+        equal size in whole key tiles, n at most. Weights round differently in other parts: a number other
+        than 0 makes the results of a query independent of how many batch entries and queries are computed
+        with it. CPUs have one part and refuse more.
     check_finite: refuse NaN and infinity in valid data; default True on the CPU, and False on CUDA, where it
         waits for the device. kernel: force one of octavo.info()["kernels"].
 
@@ -71,8 +79,9 @@ def attention(
     supported here (another D for v, gradients, CUDA tensors without a CUDA build). TypeError: something that
     is no tensor, or an unknown keyword.
     """
-    if torch_hook is not None and torch_hook.compiling():
-        return torch_hook.compiled(
+    hook = torch_hook
+    if hook is not None and hook.compiling():
+        return hook.compiled(
             q,
             k,
             v,
@@ -91,9 +100,21 @@ def attention(
             cu_seqlens_k=cu_seqlens_k,
             q_absmax=q_absmax,
             threads=threads,
+            key_splits=key_splits,
             check_finite=check_finite,
             kernel=kernel,
         )
+    # A call on a GPU takes microseconds: one that differs from a checked one in addresses and strides alone
+    # is not checked again.
+    held = not (kv_lengths is mask is bias is cu_seqlens_q is cu_seqlens_k is q_absmax is None)
+    tensors_key = hook.tensors_key(q, k, v) if hook is not None and not held else None
+    key = None
+    if tensors_key is not None:
+        words = (layout, causal, window, scale, type(scale), threads, key_splits, check_finite, kernel)
+        key = (tensors_key, words, recipe_key(recipe, overrides))
+        checked = _checked.find(key)
+        if checked is not None and checked.fits(q, k, v, out, return_lse):
+            return checked.run(q, k, v, out, return_lse)
     layout_code = one_of("layout", layout, LAYOUTS)
     tensors = borrow("q", q), borrow("k", k), borrow("v", v)
     index = tensors[0].cuda_index
@@ -101,41 +122,53 @@ def attention(
     check_device("v", tensors[2], index)
     place = place_of(q, index)
 
-    def make() -> _octavo.Plan:
-        given = options(
-            layout=layout_code,
-            causal=causal,
-            window=window,
-            scale=scale,
-            kv_lengths=kv_lengths,
-            mask=mask,
-            bias=bias,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            q_absmax=q_absmax,
-            check_finite=check_finite,
-            threads=threads,
-            cuda_index=index,
-        )
-        forced = kernel_name(kernel)
-        settled = settle(
-            recipe,
-            overrides,
-            lambda auto: _octavo.make_plan(*tensors, auto, given, "", place.stream).recipe.name,
-        )
-        return _octavo.make_plan(*tensors, settled, given, forced, place.stream)
-
-    held = (kv_lengths, mask, bias, cu_seqlens_q, cu_seqlens_k, q_absmax)
-    if index < 0 or any(x is not None for x in held):
+    make = functools.partial(
+        _make_plan,
+        tensors,
+        recipe,
+        overrides,
+        kernel,
+        place.stream,
+        layout=layout_code,
+        causal=causal,
+        window=window,
+        scale=scale,
+        kv_lengths=kv_lengths,
+        mask=mask,
+        bias=bias,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        q_absmax=q_absmax,
+        check_finite=check_finite,
+        threads=threads,
+        key_splits=key_splits,
+        cuda_index=index,
+    )
+    if index < 0 or held:
         plan = make()
     else:
         shapes = (q.shape, q.dtype, k.shape, k.dtype, v.shape, v.dtype)
-        words = (layout_code, causal, window, scale, type(scale), threads, check_finite, kernel)
+        words = (layout, causal, window, scale, type(scale), threads, key_splits, check_finite, kernel)
         plan = _plans.get((index, shapes, words, recipe_key(recipe, overrides)), make)
     outputs = _Outputs(q, tensors, layout_code, out, return_lse)
-    memory, _owner = place.memory(plan.bytes)
-    plan.run(*tensors, *outputs.tensors, memory, place.stream)
+    plan.run(*tensors, *outputs.tensors, place.allocate, place.stream)
+    if key is not None:
+        _checked.keep(key, hook.CheckedCall(plan, q, layout))
     return outputs.value
+
+
+def _make_plan(
+    tensors: tuple, recipe: Any, overrides: Any, kernel: Any, stream: int, **words: Any
+) -> _octavo.Plan:
+    """Checks everything but the tensors' memory."""
+    given = options(**words)
+    forced = kernel_name(kernel)
+    settled = settle(
+        recipe,
+        overrides,
+        lambda auto: _octavo.make_plan(*tensors, auto, given, "", stream).recipe.name,
+    )
+    return _octavo.make_plan(*tensors, settled, given, forced, stream)
 
 
 class _Outputs:
@@ -196,7 +229,7 @@ class QuantizedKV:
         self._layout = layout
         self._lengths = lengths
         self._place = place
-        self._plans = Plans(limit=32)
+        self._plans: Recent[_octavo.Plan] = Recent(limit=32)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -256,6 +289,7 @@ class QuantizedKV:
         return_lse: bool = False,
         out: Any = None,
         threads: int | None = None,
+        key_splits: int = 0,
         check_finite: bool | None = None,
     ) -> Any:
         """Attention of q over these keys: arguments, result and errors as of `octavo.attention`."""
@@ -280,6 +314,7 @@ class QuantizedKV:
                 q_absmax=q_absmax,
                 check_finite=check_finite,
                 threads=threads,
+                key_splits=key_splits,
                 cuda_index=index,
                 **self._lengths,
             )
@@ -287,15 +322,14 @@ class QuantizedKV:
                 query, keys, keys, self._plan.recipe, given, self._plan.kernel, place.stream
             )
 
-        if index < 0 or any(x is not None for x in (mask, bias, cu_seqlens_q, q_absmax)):
+        if index < 0 or not (mask is bias is cu_seqlens_q is q_absmax is None):
             plan = make()
         else:
-            words = (causal, window, scale, type(scale), threads, check_finite)
+            words = (causal, window, scale, type(scale), threads, key_splits, check_finite)
             plan = self._plans.get((q.shape, q.dtype, words), make)
         outputs = _Outputs(q, (query,), LAYOUTS[self._layout], out, return_lse)
         place.uses(self._place, self._quantized.owner)
-        memory, _owner = place.memory(plan.q_bytes + plan.workspace_bytes)
-        plan.run_q(query, self._quantized, *outputs.tensors, memory, place.stream)
+        plan.run_q(query, self._quantized, *outputs.tensors, place.allocate, place.stream)
         return outputs.value
 
     def __repr__(self) -> str:
@@ -338,21 +372,19 @@ def quantize_kv(
     for name, x in (("kv_lengths", kv_lengths), ("cu_seqlens_k", cu_seqlens_k)):
         if x is not None:
             lengths[name] = borrow_integers(name, host_integers(name, x))
-    given = options(
+    # A plan needs queries; the shape of k serves, and nothing reads them here.
+    plan = _make_plan(
+        (keys, keys, values),
+        recipe,
+        overrides,
+        kernel,
+        place.stream,
         layout=layout_code,
         check_finite=check_finite,
         threads=threads,
         cuda_index=index,
         **_self_attention(lengths),
     )
-    forced = kernel_name(kernel)
-    # A plan needs queries; the shape of k serves, and nothing reads them here.
-    settled = settle(
-        recipe,
-        overrides,
-        lambda auto: _octavo.make_plan(keys, keys, values, auto, given, "", place.stream).recipe.name,
-    )
-    plan = _octavo.make_plan(keys, keys, values, settled, given, forced, place.stream)
     quantized = place.quantized_kv(plan.kv_bytes)
     plan.quantize_kv(keys, values, quantized, place.stream)
     stand_in = _stand_in(quantized, keys.shape, keys.dtype, index)

@@ -8,14 +8,12 @@ DLPack, on the legacy default stream, with memory that the library allocates its
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from . import _octavo
-
-_ALIGNMENT = 1024  # of quantized buffers, for tensor-map hardware; torch gives 512
 
 
 class Place:
@@ -23,29 +21,35 @@ class Place:
 
     stream = 0
 
-    def memory(self, nbytes: int) -> tuple[tuple[int, int], Any]:
-        """(address, bytes) and what owns them, to be kept as long as the memory is used."""
-        return (0, 0), None
+    def allocate(self, nbytes: int) -> tuple[int, Any]:
+        """Scratch memory: its address, 0 for "inside", and what owns it as long as it is used."""
+        return 0, None
 
     def quantized_kv(self, nbytes: int) -> _octavo.QuantizedKv:
-        (address, size), owner = self.memory(nbytes)
-        return _octavo.QuantizedKv() if address == 0 else _octavo.QuantizedKv(address, size, owner)
+        address, owner = self.allocate(nbytes)
+        return _octavo.QuantizedKv() if address == 0 else _octavo.QuantizedKv(address, nbytes, owner)
 
     def uses(self, other: Place, owner: Any) -> None:
         """This place's stream reads memory that was made at `other`."""
 
 
+@functools.cache
+def stream_reader(torch: Any) -> Callable[[int], int]:
+    """Torch's current stream of a device, as a number: quickly where torch has a way."""
+    quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
 class _TorchPlace(Place):
     def __init__(self, torch: Any, index: int) -> None:
-        self.stream = torch.cuda.current_stream(index).cuda_stream
+        self.stream = stream_reader(torch)(index)
         self._torch = torch
         self._index = index
 
-    def memory(self, nbytes: int) -> tuple[tuple[int, int], Any]:
+    def allocate(self, nbytes: int) -> tuple[int, Any]:
         torch = self._torch
-        block = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=torch.device("cuda", self._index))
-        address = block.data_ptr()
-        return (address + -address % _ALIGNMENT, nbytes), block
+        block = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+        return block.data_ptr(), block
 
     def uses(self, other: Place, owner: Any) -> None:
         if owner is not None and self.stream != other.stream:
@@ -63,27 +67,36 @@ def place_of(q: Any, cuda_index: int) -> Place:
     return _PLAIN
 
 
-class Plans:
-    """The plans of recent calls. A plan depends on shapes, dtypes, options and the recipe, not on addresses
-    or strides of q, k and v. Calls with tensors among the options, whose addresses it holds, are not kept."""
+_T = TypeVar("_T")
+
+
+class Recent(Generic[_T]):
+    """What the last `limit` different calls left for the next call like them: plans. A plan depends on
+    shapes, dtypes, options and the recipe, not on addresses or strides of q, k and v. Calls with tensors
+    among the options, whose addresses it holds, are not kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept: OrderedDict[Hashable, _octavo.Plan] = OrderedDict()
+        self._kept: dict[Hashable, _T] = {}
 
-    def get(self, key: Hashable, make: Callable[[], _octavo.Plan]) -> _octavo.Plan:
+    def find(self, key: Hashable) -> _T | None:
         try:
-            plan = self._kept.get(key)
-        except TypeError:  # something unhashable among the arguments: whether it is right is make's business
-            return make()
-        if plan is None:
-            plan = self._kept[key] = make()
+            return self._kept.get(key)
+        except TypeError:  # something unhashable among the arguments: such calls are not kept
+            return None
+
+    def keep(self, key: Hashable, value: _T) -> None:
+        # The oldest goes first, used or not: a call on a GPU has no time to move its entry to the end.
+        with contextlib.suppress(
+            TypeError, KeyError, StopIteration, RuntimeError
+        ):  # or another thread was quicker
+            self._kept[key] = value
             while len(self._kept) > self._limit:
-                try:
-                    self._kept.popitem(last=False)
-                except KeyError:  # another thread was quicker
-                    break
-        else:
-            with contextlib.suppress(KeyError):  # another thread dropped it; it is ours all the same
-                self._kept.move_to_end(key)
-        return plan
+                del self._kept[next(iter(self._kept))]
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        value = self.find(key)
+        if value is None:
+            value = make()
+            self.keep(key, value)
+        return value

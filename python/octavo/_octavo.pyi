@@ -1,7 +1,9 @@
 """The extension module (private: the package's own modules are its only callers)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
+
+_Allocate = Callable[[int], tuple[int, Any]]
 
 class Tensor:
     @staticmethod
@@ -54,6 +56,7 @@ def make_options(
     q_absmax: Tensor | None,
     check_finite: bool | None,
     threads: int,
+    key_splits: int = 0,
 ) -> Options: ...
 
 class QuantizedKv:
@@ -72,7 +75,9 @@ class QuantizedKv:
 class QuantizedQ: ...
 
 class Plan:
-    """Memory is (address, bytes); (0, 0) is allocated inside. Streams are CUDA's, as numbers."""
+    """Memory is (address, bytes); (0, 0) is allocated inside. `allocate` is asked for bytes of scratch
+    memory, if any are needed, and gives (address, owner), address 0 for memory allocated inside. Streams are
+    CUDA's, as numbers."""
 
     @property
     def kernel(self) -> str: ...
@@ -86,8 +91,7 @@ class Plan:
     def q_bytes(self) -> int: ...
     @property
     def workspace_bytes(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
+    def reads_directly(self, q: Tensor, k: Tensor, v: Tensor) -> bool: ...
     def quantize_kv(self, k: Tensor, v: Tensor, kv: QuantizedKv, stream: int) -> None: ...
     def quantize_q(self, q: Tensor, kv: QuantizedKv, memory: tuple[int, int], stream: int) -> QuantizedQ: ...
     def attend(
@@ -105,7 +109,7 @@ class Plan:
         kv: QuantizedKv,
         out: Tensor,
         lse: Tensor | None,
-        memory: tuple[int, int],
+        allocate: _Allocate,
         stream: int,
     ) -> None: ...
     def run(
@@ -115,9 +119,27 @@ class Plan:
         v: Tensor,
         out: Tensor,
         lse: Tensor | None,
-        memory: tuple[int, int],
+        allocate: _Allocate,
         stream: int,
     ) -> None: ...
+    def run_at(
+        self,
+        q: int,
+        q_strides: tuple[int, ...],
+        k: int,
+        k_strides: tuple[int, ...],
+        v: int,
+        v_strides: tuple[int, ...],
+        out: int,
+        out_strides: tuple[int, ...],
+        wide: bool,
+        lse: int,
+        allocate: _Allocate,
+        stream: int,
+        /,
+    ) -> None:
+        """`run` on addresses of tensors of the shapes, dtypes and device that the plan was made for; `wide`:
+        out is float32; lse is contiguous, 0 for none."""
 
 def make_plan(
     q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, options: Options, kernel: str, stream: int

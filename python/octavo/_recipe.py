@@ -150,7 +150,9 @@ def presets() -> dict[str, str]:
 
 def recipe_key(wanted: str | Recipe, overrides: Mapping[str, Any] | None) -> Any:
     """What tells the recipe of a call from others; unhashable if the overrides cannot be right."""
-    fields = tuple(overrides.items()) if isinstance(overrides, Mapping) else overrides
+    fields = overrides
+    if overrides is not None and isinstance(overrides, Mapping):
+        fields = tuple(overrides.items())
     return wanted._key if isinstance(wanted, Recipe) else wanted, fields
 
 

@@ -40,5 +40,6 @@ T value_or_raise(Result<T> result) {
 
 void bind_tensor(nanobind::module_& m);
 void bind_recipe(nanobind::module_& m);
+void bind_plan(nanobind::module_& m);
 
 }  // namespace octavo::python

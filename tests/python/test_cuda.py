@@ -134,6 +134,68 @@ def test_lengths_and_offsets_on_either_side(where):
     )
 
 
+@pytest.mark.parametrize("recipe", ["sage2-8+8", "turbo8", "half"])
+def test_key_splits(recipe):
+    inputs = tensors(q_heads=8, kv_heads=4, q_len=70, kv_len=1900)
+    for splits in (1, 2, 5, 1024):
+        check(recipe, inputs, key_splits=splits)
+    q, k, v = inputs
+    for splits in (1, 3):  # a fixed number: what else is computed changes nothing
+        want, lse = run(recipe, inputs, key_splits=splits, return_lse=True)
+        alone, lse_alone = run(recipe, [x[1:] for x in inputs], key_splits=splits, return_lse=True)
+        assert torch.equal(alone, want[1:]) and torch.equal(lse_alone, lse[1:])
+        kept = octavo.quantize_kv(k, v, recipe=recipe).attend(q, key_splits=splits)
+        if recipe != "half":  # whose calls read k and v as they are
+            assert torch.equal(kept, want)
+        assert relative_l1(as_numpy(kept), as_numpy(want)) < 0.002
+    with pytest.raises(ValueError, match="key_splits is 1025"):
+        run(recipe, inputs, key_splits=1025)
+
+
+@pytest.mark.parametrize("recipe", ["half", "sage2-8+8"])
+@pytest.mark.parametrize("layout", ["hnd", "nhd"])
+def test_repeated_calls_equal_the_first(recipe, layout, monkeypatch):
+    """The first call of its kind is checked in full, later ones take the short way."""
+    inputs = tensors()
+    if layout == "nhd":
+        inputs = [x.transpose(1, 2).contiguous() for x in inputs]
+    spread = [torch.stack([x, x], -1)[..., 0] for x in inputs]
+    aligned = [torch.cat([x, x], -1)[..., : x.shape[-1]] for x in inputs]
+    like = run(recipe, inputs, layout=layout)
+
+    def outputs():
+        return [None, torch.empty_like(like, dtype=torch.float32), torch.empty_like(like.mT.contiguous()).mT]
+
+    def every_call(before):
+        made = []
+        for given in (inputs, spread, aligned):
+            for out in outputs():
+                before()
+                if out is not None:
+                    out.fill_(float("nan"))
+                options = {"layout": layout, "causal": "bottom_right", "scale": 0.2, "return_lse": True}
+                made += octavo.attention(*given, recipe=recipe, out=out, **options)
+        return made
+
+    def forget():
+        monkeypatch.setattr(octavo._attention, "_checked", octavo._cuda.Recent(limit=256))
+
+    want = every_call(forget)
+    assert all(torch.equal(a, b) for a, b in zip(every_call(lambda: None), want, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_takes_no_memory_for_copies(dtype):
+    inputs = tensors(dtype, q_len=2048, kv_len=2048, q_heads=8, kv_heads=8, dim=128)
+    out = torch.empty_like(inputs[0])
+    run("half", inputs, out=out, key_splits=1)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    octavo.attention(*inputs, recipe="half", out=out, key_splits=1)
+    assert torch.cuda.max_memory_allocated() - before < inputs[1].nbytes
+
+
 def test_quantized_once():
     q, k, v = tensors()
     kv = octavo.quantize_kv(k, v, recipe="sage2-8+8")

@@ -41,6 +41,10 @@ VALUE_ERRORS = {
     "scale type": (changed(scale="big"), ["scale", "'big'"]),
     "threads": (changed(threads=-1), ["threads", "-1"]),
     "threads type": (changed(threads=1.5), ["threads", "1.5"]),
+    "key_splits": (changed(key_splits=-1), ["key_splits", "-1", "0 and 1024"]),
+    "too many key_splits": (changed(key_splits=1025), ["key_splits", "1025", "0 and 1024"]),
+    "key_splits type": (changed(key_splits=1.5), ["key_splits", "1.5", "whole number"]),
+    "key_splits None": (changed(key_splits=None), ["key_splits", "None", "whole number"]),
     "return_lse": (changed(return_lse="yes"), ["return_lse", "'yes'"]),
     "check_finite": (changed(check_finite="no"), ["check_finite", "'no'"]),
     "kernel": (changed(kernel="gpu.magic"), ["kernel", "gpu.magic"]),
@@ -105,6 +109,7 @@ NOT_IMPLEMENTED = {
         },
         ["mask", "thd"],
     ),
+    "key_splits": (changed(key_splits=2), ["key_splits", "2", "CPU", "0 and 1"]),
     "kernel that does not run it": (
         changed(recipe="sage2++-8+8", kernel="reference.exact"),
         ["reference.exact"],
@@ -153,6 +158,6 @@ def test_a_failed_call_writes_nothing():
 def test_the_signature_is_the_documented_one():
     assert list(inspect.signature(octavo.attention).parameters) == [
         "q", "k", "v", "recipe", "overrides", "layout", "causal", "window", "scale", "kv_lengths", "mask",
-        "bias", "cu_seqlens_q", "cu_seqlens_k", "q_absmax", "return_lse", "out", "threads", "check_finite",
-        "kernel",
+        "bias", "cu_seqlens_q", "cu_seqlens_k", "q_absmax", "return_lse", "out", "threads", "key_splits",
+        "check_finite", "kernel",
     ]  # fmt: skip

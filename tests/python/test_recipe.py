@@ -86,7 +86,7 @@ def test_info():
     ran = 0
     for name, kernel in kernels.items():
         if not kernel["available"]:
-            with pytest.raises(NotImplementedError, match="machine|GPUs"):
+            with pytest.raises(NotImplementedError, match=r"machine|GPUs"):
                 octavo.attention(q, k, v, recipe="cpu8", kernel=name)
             continue
         for recipe, tolerance in (("exact", "exact"), ("cpu8", "cpu8"), ("sage2++-8+8", "sage")):

@@ -165,3 +165,88 @@ def test_an_array_of_another_kind():
         o, lse = octavo.attention(Array(q), Array(k), Array(v), return_lse=True)
         assert isinstance(o, Array) and isinstance(lse, Array)
         assert torch.equal(o.tensor, octavo.attention(q, k, v))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """The short way of repeated CUDA calls, for CPU tensors; counts who takes it."""
+    import octavo.torch as hook
+
+    taken = []
+    run = hook.CheckedCall.run
+
+    def counted(*arguments):
+        taken.append(arguments)
+        return run(*arguments)
+
+    monkeypatch.setattr(hook, "_is_plain", lambda x: type(x) is torch.Tensor and not x.is_neg())
+    monkeypatch.setattr(hook, "_current_stream", lambda index: 0)
+    monkeypatch.setattr(hook.CheckedCall, "run", counted)
+    monkeypatch.setattr(octavo._attention, "_checked", octavo._cuda.Recent(limit=256))
+    return taken
+
+
+@pytest.mark.parametrize("layout", ["hnd", "nhd"])
+@pytest.mark.parametrize("recipe", ["exact", "sage2-8+8"])
+def test_repeated_calls_equal_the_first(short, recipe, layout):
+    first, second = (tensors(torch.bfloat16, seed=seed) for seed in (0, 9))
+    if layout == "nhd":
+        first, second = ([x.transpose(1, 2) for x in inputs] for inputs in (first, second))
+    options = {"recipe": recipe, "layout": layout, "causal": "bottom_right", "scale": 0.2}
+    octavo.attention(*first, **options)
+    assert not short
+    want, lse = octavo.attention(*second, return_lse=True, **options)
+    assert len(short) == 1
+    del short[:]
+    octavo._attention._checked = octavo._cuda.Recent(limit=256)
+    full, full_lse = octavo.attention(*second, return_lse=True, **options)
+    assert not short and torch.equal(full, want) and torch.equal(full_lse, lse)
+    assert want.is_contiguous() and lse.is_contiguous()
+    spread = [torch.stack([x, x], -1)[..., 0] for x in second]
+    wide = torch.full(want.shape, float("nan"))
+    assert octavo.attention(*spread, out=wide, **options) is wide
+    transposed = torch.full_like(want.mT.contiguous(), float("nan")).mT
+    octavo.attention(*spread, out=transposed, **options)
+    assert len(short) == 2
+    assert torch.equal(wide.bfloat16(), want) and torch.equal(transposed, want)
+
+
+def test_the_short_way_refuses_what_the_long_one_does(short):
+    q, k, v = tensors()
+    octavo.attention(q, k, v)
+    with pytest.raises(NotImplementedError, match="k requires grad"):
+        octavo.attention(q, k.clone().requires_grad_(), v)
+    with pytest.raises(ValueError, match="out has shape"):
+        octavo.attention(q, k, v, out=torch.empty(3))
+    with pytest.raises(ValueError, match="out has dtype"):
+        octavo.attention(q, k, v, out=torch.empty(q.shape, dtype=torch.float16))
+    with pytest.raises(ValueError, match="out is the memory of q"):
+        octavo.attention(q, k, v, out=q)
+    with pytest.raises(ValueError, match="return_lse is 1"):
+        octavo.attention(q, k, v, return_lse=1)
+    with pytest.raises(ValueError, match="scale"):
+        octavo.attention(q, k, v, scale=float("inf"))
+    with pytest.raises(ValueError, match="k has shape"):
+        octavo.attention(q, k[:, :, 1:], v)
+    with pytest.raises(NotImplementedError, match="key_splits is 2"):
+        octavo.attention(q, k, v, key_splits=2)
+    with pytest.raises(ValueError, match="colour"):
+        octavo.attention(q, k, v, overrides={"colour": 1})
+    assert not short
+    mask = torch.zeros(q.shape[2], k.shape[2], dtype=torch.bool)
+    assert not octavo.attention(q, k, v, mask=mask).any()  # tensors among the options: nothing is kept
+    octavo.attention(q, k, v, window=[3, 3])  # not hashable
+    assert not short
+    empty = torch.empty(2, 4, 0, 40)
+    for _ in range(2):
+        o, lse = octavo.attention(empty, k, v, return_lse=True)
+        assert o.shape == empty.shape and lse.shape == (2, 4, 0)
+    assert len(short) == 1
+
+
+def test_key_splits_of_one_part():
+    q, k, v = tensors()
+    want = octavo.attention(q, k, v)
+    assert torch.equal(octavo.attention(q, k, v, key_splits=1), want)
+    assert torch.equal(octavo.quantize_kv(k, v).attend(q, key_splits=1), want)
+    assert torch.equal(torch.ops.octavo.attention(q, k, v, key_splits=1)[0], want)

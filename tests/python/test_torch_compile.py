@@ -33,7 +33,15 @@ def compiled(function, **options):
 CALLS = {
     "plain": lambda q, k, v, m: octavo.attention(q, k, v),
     "options": lambda q, k, v, m: octavo.attention(
-        q, k, v, recipe="sage2-8+8", causal="bottom_right", window=(20, -1), scale=0.1, return_lse=True
+        q,
+        k,
+        v,
+        recipe="sage2-8+8",
+        causal="bottom_right",
+        window=(20, -1),
+        scale=0.1,
+        key_splits=1,
+        return_lse=True,
     ),
     "mask": lambda q, k, v, m: octavo.attention(q, k, v, recipe="sage2-8+8", mask=m),
     "overrides": lambda q, k, v, m: octavo.attention(

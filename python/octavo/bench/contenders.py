@@ -67,19 +67,29 @@ class Recipe(Contender):
                 self._plan = _octavo.make_plan(tq, tk, tv, recipe, given, "", place.stream)
             except NotImplementedError as refusal:
                 raise LeftOut(str(refusal)) from refusal
-            self._kv = place.quantized_kv(self._plan.kv_bytes)
-            self._q_memory = place.memory(self._plan.q_bytes)
-            self._workspace = place.memory(self._plan.workspace_bytes)
             self.out = torch.empty_like(q)
-            self._out = borrow("out", self.out, writable=True)
             self.note = f"{self._plan.kernel}, {self._plan.recipe.name}"
-            self.kv_bytes_per_element = self._plan.kv_bytes / max(self.problem.kv_elements, 1)
-        self._plan.quantize_kv(tk, tv, self._kv, place.stream)
-        self._qq = self._plan.quantize_q(tq, self._kv, self._q_memory[0], place.stream)
+            self._direct = self._plan.reads_directly(tq, tk, tv)
+            if self._direct:  # nothing is quantized: the kernel is the call
+                self.kernel = self.whole
+                self.note += ", q, k and v as they are"
+            else:
+                self._kv = place.quantized_kv(self._plan.kv_bytes)
+                sizes = self._plan.q_bytes, self._plan.workspace_bytes
+                self._memory = [(place.allocate(nbytes), nbytes) for nbytes in sizes]
+                self._out = borrow("out", self.out, writable=True)
+                self.kv_bytes_per_element = self._plan.kv_bytes / max(self.problem.kv_elements, 1)
+        if not self._direct:
+            self._plan.quantize_kv(tk, tv, self._kv, place.stream)
+            self._qq = self._plan.quantize_q(tq, self._kv, self._block(0), place.stream)
+
+    def _block(self, i: int) -> tuple[int, int]:
+        (address, _owner), nbytes = self._memory[i]
+        return address, nbytes
 
     def kernel(self) -> torch.Tensor:
         stream = torch.cuda.current_stream().cuda_stream
-        self._plan.attend(self._qq, self._kv, self._out, None, self._workspace[0], stream)
+        self._plan.attend(self._qq, self._kv, self._out, None, self._block(1), stream)
         return self.out
 
     def whole(self) -> torch.Tensor:
