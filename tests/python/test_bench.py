@@ -12,7 +12,9 @@ from reference import attention, qkv
 torch = pytest.importorskip("torch")
 
 from octavo.bench import report  # noqa: E402
+from octavo.bench.__main__ import QUICK_PEERS, QUICK_RECIPES, RECIPES, names_of, parse  # noqa: E402
 from octavo.bench.contenders import exact_rows, relative_l1  # noqa: E402
+from octavo.bench.peers import PEERS  # noqa: E402
 from octavo.bench.problems import SETS, Problem, chosen  # noqa: E402
 
 
@@ -75,6 +77,27 @@ def test_reports_are_written_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_the_commit_can_be_given(monkeypatch):
+    monkeypatch.setenv("OCTAVO_COMMIT", "0123abc")
+    assert report.commit() == "0123abc"
+    monkeypatch.setenv("OCTAVO_COMMIT", "")
+    assert report.commit()
+
+
+@pytest.mark.parametrize("quick", [(), ("--quick",)])
+def test_contenders_by_default_and_by_name(quick):
+    def names(*arguments):
+        return names_of(parse([*quick, *arguments]))
+
+    recipes = [f"octavo:{recipe}" for recipe in (QUICK_RECIPES if quick else RECIPES)]
+    assert names() == recipes + (QUICK_PEERS if quick else list(PEERS))
+    assert names("--recipes", "half", "--contenders", "fa3:fp8") == ["octavo:half", "fa3:fp8"]
+    assert names("--contenders") == recipes
+    assert names("--recipes", "--contenders", "cudnn:fp8") == ["cudnn:fp8"]
+    with pytest.raises(SystemExit, match=r"'warp'.*torch:flash"):
+        names("--contenders", "warp")
+
+
 def bench(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "octavo.bench", *arguments], capture_output=True, text=True, timeout=300
@@ -99,3 +122,5 @@ def test_a_short_run(tmp_path):
     assert {"gpu", "driver", "commit", "date", "command", "clocks", "results"} <= set(found)
     ours = [r for r in found["results"] if r["contender"].startswith("octavo:")]
     assert ours and all(0 < r["relative_l1"] < 0.1 and r["ms"]["median"] > 0 for r in ours)
+    half = [r for r in ours if r["contender"] == "octavo:half"]
+    assert half and all("as they are" in r["note"] and r["ms"] == r["end_to_end_ms"] for r in half)

@@ -3,8 +3,9 @@
 What is measured, and how:
 
 - *kernel*: attention alone, on operands that are quantized already: `Plan.attend`, and the peers' calls.
-- *end to end*: from 16-bit q, k, v to the output, quantization included. Peers that come without a quantizer
-  have none.
+  Where a 16-bit recipe reads q, k and v as they are, nothing is quantized and this is the end to end.
+- *end to end*: `octavo.attention`, from 16-bit q, k, v to the output, quantization and scratch memory
+  included. Peers that come without a quantizer have none.
 - Both are launches captured in a CUDA graph, as many as take a millisecond, timed by CUDA events around a
   replay and divided by their number: no host time, caches as warm as repeated calls leave them. *call* is the
   end to end again as plain Python calls.

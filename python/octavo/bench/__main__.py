@@ -24,15 +24,29 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="the key figures, within a minute or so")
     parser.add_argument("--shapes", nargs="+", help=f"sets: {', '.join(SETS)}, all (default: key)")
-    parser.add_argument("--recipes", nargs="*", help=f"default: {' '.join(RECIPES)}")
-    parser.add_argument("--contenders", nargs="*", metavar="PEER", help="peers to time; default: all")
+    parser.add_argument(
+        "--recipes",
+        nargs="*",
+        metavar="RECIPE",
+        help=f"default: {' '.join(RECIPES)}; with --quick: {' '.join(QUICK_RECIPES)}",
+    )
+    parser.add_argument(
+        "--contenders",
+        nargs="*",
+        metavar="PEER",
+        help=f"peers to time, or none; default: all; with --quick: {' '.join(QUICK_PEERS)}",
+    )
     parser.add_argument("--repeat", type=int, default=20, help="turns, of which the median counts")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="problems that would pass it are left out"
     )
     parser.add_argument("--dtype", choices=["float16", "bfloat16"], default="float16")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE", help="where the results go")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="where the results go, with the commit of the sources: OCTAVO_COMMIT, or what git says",
+    )
     parsed = parser.parse_args(arguments)
     if parsed.quick and parsed.seconds == math.inf:
         parsed.seconds = 60.0
