@@ -19,6 +19,11 @@ constexpr double kQuantizeBandwidth = 2.5e12;
 
 Result<Recipe> auto_recipe_cuda(const Problem& p, std::string& reason) {
   constexpr const char* kHalfError = " (relative L1 about 0.0003)";
+  if (!p.options.q_absmax.empty()) {
+    reason =
+        "auto: int8-icl, the most accurate recipe that takes a given query scale (relative L1 about 0.037)";
+    return recipe("int8-icl");
+  }
   if (!p.options.mask.empty() || !p.options.bias.empty()) {
     reason = concat("auto: half, since reading a mask or bias takes longer than the products", kHalfError);
     return recipe("half");

@@ -295,6 +295,8 @@ void check_spoilt(const AttendShape& shape, const std::string& name, char which,
     changed += same ? 0 : 1;
   });
   EXPECT_EQ(changed, 0) << "rows of other heads and sequences changed";
+  // An infinite query is beyond a given scale as any large one is: it clamps.
+  if (which == 'q' && s.absmax && std::isinf(value)) return;
   EXPECT_TRUE(shows) << "the output of the head itself is finite";
 }
 

@@ -18,6 +18,7 @@ namespace octavo::cuda {
 namespace {
 
 constexpr std::uint32_t kOnes = 0x38383838U;  // four times 1.0 in e4m3
+constexpr std::uint32_t kKept = 0x3F3F3F3FU;  // four times kKeptValue, 1.875
 
 template <Access kAccess, int kChunks>
 __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& tile, int head,
@@ -129,7 +130,7 @@ struct SharedValues {
 __device__ __forceinline__ int swizzled(int channel, int piece) { return piece ^ (channel >> 3 & 7); }
 
 /// Words of the ones rows, in permuted order: of the even rows 1.0 for the valid keys of every fourth 32-key
-/// block, of row 1 for all valid keys.
+/// block, of row 1 kKeptValue for all valid keys.
 __device__ inline uint4 ones_piece(int row, int piece, int count) {
   uint4 ones = {0, 0, 0, 0};
   if (row != 1 && (row % 2 != 0 || piece / 2 != row / 2)) return ones;
@@ -141,7 +142,7 @@ __device__ inline uint4 ones_piece(int row, int piece, int count) {
     for (int b = 0; b < 4; ++b) {
       if (16 * piece + 8 * (b / 2) + 2 * t + b % 2 < count) mask |= 0xFFU << (8 * b);
     }
-    words[t] = kOnes & mask;
+    words[t] = (row == 1 ? kKept : kOnes) & mask;
   }
   return ones;
 }

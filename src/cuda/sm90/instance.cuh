@@ -28,7 +28,7 @@ Instance family(int dim, Variant variant, const char* name) {
     return general ? instance<Config<kScores, kValues, kWeights, 128, true>>(name)
                    : instance<Config<kScores, kValues, kWeights, 128, false>>(name);
   }
-  if constexpr (kWeights == Weights::direct) {  // the ones that are picked for speed
+  if constexpr (kScores != Mma::int8 && kScores != Mma::e4m3_f32) {  // what auto and short calls pick
     if (variant == Variant::narrow)
       return instance<Config<kScores, kValues, kWeights, 64, false, true>>(name);
   }

@@ -262,7 +262,8 @@ OCTAVO_DEVICE void give_back(const Output<C>& o, const Shared<C>& shared, const 
       kept[1] = o.sum[C::kDim / 2 + 1];
     }
     // One thread of the four has the column, the others hold zeros.
-    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) share[i] = 1.0F - row_sum(kept[i]) * inverse[i];
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) share[i] =
+        1.0F - row_sum(kept[i]) * inverse[i] * (1.0F / kKeptValue);
   }
 }
 

@@ -66,10 +66,11 @@ OCTAVO_DEVICE float octave_above(float code) {
   return 8.0F * (ceilf(0.125F * code) + numerics::kLagHeadroom);
 }
 
-/// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit.
+/// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit. `first`: no
+/// reference yet, whatever the codes.
 template <class C>
-OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
-                                const std::uint32_t (&s)[C::kScoreRegisters]) {
+OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint32_t (&s)[C::kScoreRegisters],
+                                bool first) {
   std::uint32_t top[2];
   half_maxima<C>(s, top);
   Moved moved;
@@ -77,20 +78,20 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
   const std::uint32_t below = ptx::pack_f16(-limit, -limit);
   const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(top[0], r.slope[0], r.constant[0]),
                                             ptx::fma_f16x2(top[1], r.slope[1], r.constant[1]));
-  moved.any = __any_sync(~0U, ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
+  moved.any = first || __any_sync(~0U, ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
   if (__builtin_expect(moved.any, 0)) {
     const float rounded_limit = -ptx::low_f16(below);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
       const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
       const float row_code =
           ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], r.constant[i]));
-      if (row_code > rounded_limit) {
+      if (row_code > rounded_limit || (r.reference[i] == kUnsetReference && row_top > -INFINITY)) {
         const float next = octave_above(row_top * r.scale[i]);
         moved.factor[i] =
             ptx::exp2_approx(0.125F * (r.reference[i] - next));  // whole octaves: exact; the first time 0
         r.reference[i] = next;
         r.constant[i] = ptx::pack_f16(a.offset - next, a.offset - next);
-        if (!(next <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
+        if (!(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
       }
     }
   }
