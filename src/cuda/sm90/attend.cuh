@@ -155,10 +155,10 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       };
       /// scores -> weights
       const auto weights = [&]<bool kSettled>(const Scales& scale, std::uint32_t(&p)[C::kWeightRegisters],
-                                              float(&part)[2], [[maybe_unused]] bool first) {
+                                              float(&part)[2]) {
         Moved moved;
         if constexpr (C::kHalfScores) {
-          moved = update_half<C>(r, a, score, first);
+          moved = update_half<C>(r, a, score);
           direct_half<C>(r, score, p);
           return moved;
         } else {
@@ -190,14 +190,14 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         float part[2] = {0.0F, 0.0F};
         if constexpr (C::kSettles) {
           if (__builtin_expect(clear, 1)) {
-            moved = weights.template operator()<false>(scale, p, part, !product);
+            moved = weights.template operator()<false>(scale, p, part);
           } else {
             hide_tile(scale);
-            moved = weights.template operator()<true>(scale, p, part, !product);
+            moved = weights.template operator()<true>(scale, p, part);
           }
         } else {
           if (__builtin_expect(!clear, 0)) hide_tile(scale);
-          moved = weights.template operator()<false>(scale, p, part, !product);
+          moved = weights.template operator()<false>(scale, p, part);
         }
         if constexpr (C::kLatePack) {
           ptx::hold(score);

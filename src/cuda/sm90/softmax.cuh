@@ -66,11 +66,11 @@ OCTAVO_DEVICE float octave_above(float code) {
   return 8.0F * (ceilf(0.125F * code) + numerics::kLagHeadroom);
 }
 
-/// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit. `first`: no
-/// reference yet, whatever the codes.
+/// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit. A row
+/// without a reference gets one from the first tile it sees, whatever the codes.
 template <class C>
-OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint32_t (&s)[C::kScoreRegisters],
-                                bool first) {
+OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
+                                const std::uint32_t (&s)[C::kScoreRegisters]) {
   std::uint32_t top[2];
   half_maxima<C>(s, top);
   Moved moved;
@@ -78,7 +78,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
   const std::uint32_t below = ptx::pack_f16(-limit, -limit);
   const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(top[0], r.slope[0], r.constant[0]),
                                             ptx::fma_f16x2(top[1], r.slope[1], r.constant[1]));
-  moved.any = first || __any_sync(~0U, ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
+  const bool unset = r.reference[0] == kUnsetReference || r.reference[1] == kUnsetReference;
+  moved.any = __any_sync(~0U, unset || ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
   if (__builtin_expect(moved.any, 0)) {
     const float rounded_limit = -ptx::low_f16(below);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
