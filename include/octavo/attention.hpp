@@ -61,7 +61,7 @@ struct AttentionOptions {
   int threads = 0;  ///< CPU threads; 0 = as many as the process may use. Results do not depend on it.
   /// In how many parts (0 to 1024) a GPU walks the keys side by side, to be busy with few queries; their
   /// outputs are merged by LSE. 0: the kernel decides from batch, heads and lengths; 1: one part; n > 1: n
-  /// parts of equal size, rounded up to whole key tiles, of Lk (packed: of the longest sequence's keys), so
+  /// parts of equal size, rounded up to whole key tiles, of Lk (packed: of each sequence's own keys), so
   /// there may be fewer. Each part has its own maximum, so weights round differently. With a number other
   /// than 0 the parts do not depend on how many batch entries, heads or queries are computed together: set 1
   /// where results must not (the -icl recipes). CPU kernels have one part and refuse more.

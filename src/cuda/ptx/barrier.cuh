@@ -1,4 +1,4 @@
-// mbarrier and the bulk tensor copy (TMA), for one block and for clusters of two.
+// mbarrier and the bulk tensor copy (TMA) of one block.
 #pragma once
 
 #include <cuda.h>

@@ -17,12 +17,12 @@
 namespace octavo::cuda {
 
 /// k, v [B, Hkv, Lk, D] (or as options.layout says; f32, f16 or bf16, any strides) to a whole
-/// KvLayout(problem, recipe, problem.kv_heads) buffer, 1024-byte aligned. Formats: K int8, int4, e4m3, f16,
+/// KvLayout(problem, recipe, problem.kv_heads) buffer, 256-byte aligned. Formats: K int8, int4, e4m3, f16,
 /// bf16 at per_head, per_block, per_warp, per_thread; V e4m3, f16, bf16; D <= 128. Fails with a refused
 /// launch, or with invalid_argument for NaN or Inf if check_finite.
 Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv);
 
-/// q [B, Hq, Lq, D] to a QLayout(problem, recipe) buffer, 1024-byte aligned. `kv` was filled by quantize_kv
+/// q [B, Hq, Lq, D] to a QLayout(problem, recipe) buffer, 256-byte aligned. `kv` was filled by quantize_kv
 /// earlier on the same stream (or was joined); its key means make the LSE right again.
 Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq);
 

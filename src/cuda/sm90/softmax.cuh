@@ -87,11 +87,21 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
       const float row_code =
           ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], r.constant[i]));
       if (row_code > rounded_limit || (r.reference[i] == kUnsetReference && row_top > -INFINITY)) {
-        const float next = octave_above(row_top * r.scale[i]);
+        float next = octave_above(row_top * r.scale[i]);
+        const auto constant = [&] { return ptx::pack_f16(a.offset - next, a.offset - next); };
+        const auto top_code = [&](std::uint32_t c) {
+          return ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], c));
+        };
+        r.constant[i] = constant();
+        // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has:
+        // the largest must not pass the limit, where bytes stop being weights.
+        while (top_code(r.constant[i]) > rounded_limit) {
+          next += 8.0F;
+          r.constant[i] = constant();
+        }
         moved.factor[i] =
             ptx::exp2_approx(0.125F * (r.reference[i] - next));  // whole octaves: exact; the first time 0
         r.reference[i] = next;
-        r.constant[i] = ptx::pack_f16(a.offset - next, a.offset - next);
         if (!(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
       }
     }
