@@ -103,9 +103,10 @@ class RowWalk {
     std::int64_t at = 0;
     while (scores_.s2(at) != tile_max) ++at;
     const float offset = log2_p_range_ - max_;
-    const std::uint16_t code = numerics::fma_f16(
-        numerics::f32_to_f16(scores_.dot(at)), numerics::f32_to_f16(8.0F * scores_.logit_per_dot(tile.begin + at)),
-        numerics::f32_to_f16(8.0F * offset + numerics::kDirectBias));
+    const std::uint16_t code =
+        numerics::fma_f16(numerics::f32_to_f16(scores_.dot(at)),
+                          numerics::f32_to_f16(8.0F * scores_.logit_per_dot(tile.begin + at)),
+                          numerics::f32_to_f16(8.0F * offset + numerics::kDirectBias));
     const float limit = 8.0F * (log2_p_range_ + x_.recipe.slack) + numerics::kDirectBias;
     return numerics::f16_to_f32(code) > numerics::round_to_f16(limit);
   }

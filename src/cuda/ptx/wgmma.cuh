@@ -18,13 +18,14 @@ OCTAVO_DEVICE void wgmma_wait() {
 
 /// How a matrix lies in shared memory, as the high half of a descriptor wants it.
 enum class Swizzle : int { bytes128 = 1, bytes64 = 2, bytes32 = 3 };
-/// Shared address as a descriptor's low half counts it; bit 16 sets the leading offset to 1, which swizzled K-major
-/// operands ignore. For MN-major operands give the leading offset (bytes).
+/// Shared address as a descriptor's low half counts it; bit 16 sets the leading offset to 1, which swizzled
+/// K-major operands ignore. For MN-major operands give the leading offset (bytes).
 OCTAVO_DEVICE std::uint32_t descriptor_address(std::uint32_t shared, std::uint32_t leading_offset = 16) {
   return (shared >> 4) | (leading_offset >> 4) << 16;
 }
 OCTAVO_DEVICE std::uint64_t descriptor(std::uint32_t low, Swizzle swizzle, int stride_offset) {
-  const std::uint32_t high = static_cast<std::uint32_t>(swizzle) << 30 | static_cast<std::uint32_t>(stride_offset >> 4);
+  const std::uint32_t high =
+      static_cast<std::uint32_t>(swizzle) << 30 | static_cast<std::uint32_t>(stride_offset >> 4);
   std::uint64_t d;
   asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(low), "r"(high));
   return d;
