@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from . import __doc__ as DESCRIPTION
@@ -60,6 +61,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def names_of(parsed: argparse.Namespace) -> list[str]:
+    from .. import recipes as recipe_table
     from .peers import PEERS
 
     recipes = parsed.recipes
@@ -71,6 +73,10 @@ def names_of(parsed: argparse.Namespace) -> list[str]:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise SystemExit(f"no peer is called {unknown[0]!r}; there are {', '.join(PEERS)}")
+    known = list(recipe_table())
+    unknown = [name for name in recipes if name not in known]
+    if unknown:
+        raise SystemExit(f"no recipe is called {unknown[0]!r}; there are {', '.join(known)}")
     return [*(f"octavo:{recipe}" for recipe in recipes), *peers]
 
 
@@ -225,6 +231,8 @@ def main() -> int:
     from . import report
 
     names_of(parsed)  # refuses unknown ones before any work
+    if parsed.json and not Path(parsed.json).resolve().parent.is_dir():
+        raise SystemExit(f"--json {parsed.json}: the folder does not exist")
     runner = Runner(parsed)
     print(f"{runner.report['gpu']}, driver {runner.report['driver']}, Octavo {runner.report['commit']}")
     with torch.inference_mode():

@@ -1,4 +1,6 @@
 // Hopper's lines of the kernel table: one per family of recipes (docs/kernels/sm90.md).
+#include <algorithm>
+
 #include "core/text.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/quantize/quantize.hpp"
@@ -141,8 +143,21 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
     return unsupported(concat("runs pv_buffer from ", instance.keys, " keys on, not ", r.pv_buffer));
   if (r.pv_accumulator == PvAccumulator::f16_buffered && r.pv_buffer != 2)
     return unsupported(concat("runs pv_buffer 2 with f16_buffered, not ", r.pv_buffer));
-  if (p.q_len >= (1 << 28) / p.group() || p.kv_len >= (1 << 28))
-    return unsupported("runs sequences of less than 2^28 tokens");
+  if (p.q_len * p.group() >= (1 << 28) || p.kv_len >= (1 << 28))
+    return unsupported("runs sequences of less than 2^28 tokens (times the query heads of a key head)");
+  if (p.packed() && p.options.key_splits > 1) {
+    // Partial results have room for the longest sequence in every place.
+    std::int64_t longest = 0;
+    std::int64_t tiles = 0;
+    for (const Sequence& q : p.sequences) {
+      const std::int64_t own = (q.q_len * p.group() + instance.rows - 1) / instance.rows;
+      longest = std::max(longest, own);
+      tiles += own;
+    }
+    if (longest * static_cast<std::int64_t>(p.sequences.size()) > 4 * tiles + 1024)
+      return unsupported(
+          "runs key_splits > 1 on packed sequences of similar lengths; call very different ones in groups");
+  }
   return {};
 }
 
