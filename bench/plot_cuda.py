@@ -13,7 +13,10 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot_cuda.py needs matplotlib: pip install matplotlib")
 
 matplotlib.use("agg")
 
