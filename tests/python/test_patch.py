@@ -143,3 +143,37 @@ def test_under_torch_compile(device):
         want = function(q, k, v)
         torch.compiler.reset()
         assert torch.equal(torch.compile(function, fullgraph=True, backend="aot_eager")(q, k, v), want)
+
+
+def test_patches_end_in_any_order():
+    function = torch.nn.functional
+    torchs = function.scaled_dot_product_attention
+    first, second = patch(), patch(recipe="half")
+    first.__exit__(None, None, None)
+    assert function.scaled_dot_product_attention is not torchs  # the second is still there
+    second.__exit__(None, None, None)
+    assert function.scaled_dot_product_attention is torchs
+    with first:
+        assert function.scaled_dot_product_attention is not torchs
+    assert function.scaled_dot_product_attention is torchs
+
+
+def test_wrong_calls_fail_as_torch_does():
+    q = torch.randn(1, 2, 5, 16)
+    k = torch.randn(1, 2, 7, 16)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    for mask in (torch.ones(5, 8, dtype=torch.bool), torch.ones(0, 7, dtype=torch.bool), [[True] * 7] * 5):
+        with pytest.raises((RuntimeError, TypeError)) as torchs:
+            sdpa(q, k, k, attn_mask=mask)
+        with patch(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(torchs.type):
+                torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+
+
+def test_nan_goes_through():
+    q = torch.randn(1, 2, 5, 16)
+    q[0, 1, 3, 2] = float("nan")
+    with patch():
+        o = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    assert o[0, 1].isnan().any() and not o[0, 0].isnan().any()

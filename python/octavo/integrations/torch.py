@@ -62,28 +62,41 @@ class _Chosen:
 
 
 class Patch:
-    """What `patch` returns: a context manager that puts back what was there before."""
+    """What `patch` returns: a context manager that puts back what was there before, in whatever order several
+    end."""
 
-    def __init__(self, before: Any) -> None:
-        self._before = before
+    def __init__(self, replacement: Any) -> None:
+        self._replacement = replacement
+        self._active = False
+        replacement.octavo_patch = self
+
+    def _install(self) -> None:
+        self._before = torch.nn.functional.scaled_dot_product_attention
+        self._active = True
+        torch.nn.functional.scaled_dot_product_attention = self._replacement
 
     def __enter__(self) -> Patch:
+        if not self._active:  # used a second time
+            self._install()
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.nn.functional.scaled_dot_product_attention = self._before
+        self._active = False
+        function = torch.nn.functional.scaled_dot_product_attention
+        while (patch := getattr(function, "octavo_patch", None)) is not None and not patch._active:
+            function = patch._before
+        torch.nn.functional.scaled_dot_product_attention = function
 
 
 def patch(recipe: str | Recipe = "auto", overrides: Mapping[str, Value] | None = None) -> Patch:
     """Replaces torch's function by `recipe` until `unpatch`, or to the end of a `with` block. Another patch
     replaces the recipe. ValueError: a recipe or field that is not possible."""
     chosen = make_recipe(recipe, **(overrides or {}))
-    before = torch.nn.functional.scaled_dot_product_attention
-    if before is _original:
+    if torch.nn.functional.scaled_dot_product_attention is _original:
         _reset()
-    replacement = _replacement(_Chosen(chosen.name, chosen._overrides()))
-    torch.nn.functional.scaled_dot_product_attention = replacement
-    return Patch(before)
+    made = Patch(_replacement(_Chosen(chosen.name, chosen._overrides())))
+    made._install()
+    return made
 
 
 def unpatch() -> None:
@@ -113,7 +126,7 @@ def _replacement(recipe: _Chosen) -> Any:
         if reason is None:
             try:
                 out = _call(recipe, query, key, value, attn_mask, is_causal, scale)
-            except NotImplementedError as error:
+            except (NotImplementedError, ValueError) as error:  # of a wrong call torch says what is wrong
                 reason = str(error)
             else:
                 _count(None)
@@ -141,7 +154,8 @@ def _call(
     if batchless:
         query, key, value = query[None], key[None], value[None]
     causal = "top_left" if is_causal else "none"
-    options = {"causal": causal, "scale": scale, "mask": mask, "bias": bias}
+    # NaN goes through, as in torch.
+    options = {"causal": causal, "scale": scale, "mask": mask, "bias": bias, "check_finite": False}
     out = attention(query, key, value, recipe=recipe.name, overrides=recipe.overrides, **options)
     return out[0] if batchless else out
 
@@ -158,7 +172,9 @@ def _refusal(
 ) -> str | None:
     """Why this call is torch's; None: it is ours. Wrong calls are torch's too: the errors stay the same."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    if dropout_p > 0.0:
+    if not all(isinstance(x, torch.Tensor) for x in tensors):
+        return "an argument is no tensor"
+    if dropout_p != 0.0:
         return "dropout_p > 0"
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return "a tensor requires grad"
@@ -182,8 +198,10 @@ def _refusal(
             return "attn_mask with is_causal"
         if attn_mask.dtype != torch.bool and attn_mask.dtype not in _FLOATS:
             return f"attn_mask of dtype {attn_mask.dtype}"
-        if attn_mask.dim() > 4:
-            return "attn_mask has more than 4 dimensions"
+        if not 2 <= attn_mask.dim() <= 4:
+            return f"attn_mask has {attn_mask.dim()} dimensions; 2 to 4 are supported"
+        if attn_mask.layout != torch.strided:
+            return f"attn_mask of layout {attn_mask.layout}"
     index = query.device.index if query.is_cuda else -1
     if index < 0 and not query.is_cpu:
         return f"device {query.device.type}"
