@@ -6,22 +6,17 @@
 #include "reference/emulate_scores.hpp"
 
 #include <algorithm>
+#include <numbers>
 
 #include "numerics/accumulate.hpp"
 #include "numerics/float16.hpp"
 
 namespace octavo::reference {
-namespace {
-
-constexpr float kLog2e = 0x1.715476p+0F;
-
-}  // namespace
-
 RowScores::RowScores(const HeadContext& context, std::int64_t row)
     : x_(context),
       row_(row),
       range_(visible_keys(context.problem, context.sequence, row)),
-      to_base2_(context.problem.scale * kLog2e),
+      to_base2_(context.problem.scale * std::numbers::log2e_v<float>),
       q_scale_(context.q.delta[row] * to_base2_),
       dot_(static_cast<std::size_t>(context.recipe.key_tile)),
       s2_(static_cast<std::size_t>(context.recipe.key_tile)) {}
@@ -32,8 +27,8 @@ void RowScores::compute(const Tile& tile) {
   }
   for (std::int64_t j = 0; j < tile.count; ++j) s2_.data()[j] = dot(j) * logit_per_dot(tile.begin + j);
   if (x_.recipe.smooth_q) add_query_mean(tile);
-  hide_and_bias(x_.given, x_.sequence, range_, x_.head, row_, tile.begin, tile.begin + tile.count, kLog2e,
-                s2_.data());
+  hide_and_bias(x_.given, x_.sequence, range_, x_.head, row_, tile.begin, tile.begin + tile.count,
+                std::numbers::log2e_v<float>, s2_.data());
 
   const std::int64_t at = row_ * x_.sequence.k_len + tile.begin;
   if (x_.logits_in != nullptr) take_logits(tile, x_.logits_in + at);

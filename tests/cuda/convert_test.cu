@@ -29,9 +29,9 @@ __global__ void compare(unsigned long long* differences) {
                             : have == want;
       if (!same) atomicAdd(differences + which, 1ULL);
     };
-    differ(kE4m3, cuda::e4m3_x4(x, 0.0F, 0.0F, 0.0F), numerics::f32_to_e4m3(x), 0x7FU);
-    differ(kF16, cuda::narrow_x2<false>(x, 0.0F), numerics::f32_to_f16(x), 0xFFFFU);
-    differ(kBf16, cuda::narrow_x2<true>(x, 0.0F), numerics::f32_to_bf16(x), 0xFFFFU);
+    differ(kE4m3, cuda::ptx::pack_e4m3(x, 0.0F, 0.0F, 0.0F), numerics::f32_to_e4m3(x), 0x7FU);
+    differ(kF16, cuda::ptx::pack_f16(x, 0.0F), numerics::f32_to_f16(x), 0xFFFFU);
+    differ(kBf16, cuda::ptx::pack_bf16(x, 0.0F), numerics::f32_to_bf16(x), 0xFFFFU);
     if (fabsf(x) <= 127.0F) {
       const auto low = static_cast<std::uint8_t>(numerics::quantize_integer(x, 127));
       const auto third = static_cast<std::uint8_t>(numerics::quantize_integer(-x, 127));

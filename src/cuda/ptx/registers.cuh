@@ -9,7 +9,7 @@
 
 namespace octavo::cuda::ptx {
 
-// ---- two f16 in a 32-bit register, the first in the low half ----
+// ---- two 16-bit floats in a 32-bit register, the first in the low half; nearest even ----
 OCTAVO_DEVICE std::uint32_t pack_f16(float low, float high) {
   std::uint32_t d;
   asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(d) : "f"(low), "f"(high));
@@ -59,6 +59,9 @@ OCTAVO_DEVICE float max_nan(float a, float b) {
   return d;
 }
 
+/// 1.5 * 2^23: added to |x| < 2^22 it leaves the nearest integer in the low bits.
+inline constexpr float kMagic = 12582912.0F;
+
 // ---- exponentials and 8-bit weights ----
 /// 2^x on the special-function unit: relative error 2^-22, results below 2^-126 are 0
 OCTAVO_DEVICE float exp2_approx(float x) {
@@ -66,7 +69,7 @@ OCTAVO_DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
-/// four e4m3 bytes, nearest even, saturating; NaN stays NaN
+/// four e4m3 bytes, the first lowest, nearest even, saturating at 448; NaN stays NaN
 OCTAVO_DEVICE std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   std::uint32_t r;
   asm("{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; "

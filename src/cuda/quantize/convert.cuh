@@ -4,14 +4,11 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/registers.cuh"
+
 namespace octavo::cuda {
 
-/// Larger of two; NaN if any is.
-__device__ __forceinline__ float max_nan(float a, float b) {
-  float r;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-  return r;
-}
+/// Smaller of two; NaN if any is.
 __device__ __forceinline__ float min_nan(float a, float b) {
   float r;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -53,28 +50,6 @@ __device__ __forceinline__ void widen_x2(std::uint32_t word, float& low, float& 
   }
 }
 
-/// Nearest even; beyond the largest value infinity.
-template <bool kBf16>
-__device__ __forceinline__ std::uint32_t narrow_x2(float low, float high) {
-  std::uint32_t r;
-  if constexpr (kBf16) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  }
-  return r;
-}
-
-/// Nearest even, saturating at 448; the first value in the lowest byte.
-__device__ __forceinline__ std::uint32_t e4m3_x4(float a, float b, float c, float d) {
-  std::uint32_t r;
-  asm("{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; "
-      "mov.b32 %0, {l, h}; }"
-      : "=r"(r)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return r;
-}
-
 /// x / divisor with the quotient's own bits, `inverse` being 1 / divisor: payload is defined by the rounded
 /// quotient, and among 16-bit inputs many are exact ties, which a product with the reciprocal alone rounds
 /// either way.
@@ -85,9 +60,8 @@ __device__ __forceinline__ float quotient(float x, float divisor, float inverse)
 
 /// Nearest even integers, |x| < 2^22: adding 1.5 * 2^23 leaves them in the low bits.
 __device__ __forceinline__ std::uint32_t int8_x4(float a, float b, float c, float d) {
-  constexpr float kMagic = 12582912.0F;
   const float x[4] = {a, b, c, d};
-  const auto code = [&](int i) { return __float_as_uint(__fadd_rn(x[i], kMagic)); };
+  const auto code = [&](int i) { return __float_as_uint(__fadd_rn(x[i], ptx::kMagic)); };
   const std::uint32_t low = __byte_perm(code(0), code(1), 0x0040);
   const std::uint32_t high = __byte_perm(code(2), code(3), 0x0040);
   return __byte_perm(low, high, 0x5410);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const float m = largest(x[r]);
-    top = max_nan(top, key(r) < count ? m : 0.0F);
+    top = ptx::max_nan(top, key(r) < count ? m : 0.0F);
   }
   top = warp_max(row_max(top)) * a.rotation.scale;
   if (!is_finite(top) && !a.smooth_k) {  // with smooth_k the sums told
@@ -88,8 +88,8 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   } else if (a.k_group != Granularity::none && a.k_group != Granularity::per_thread) {
     if ((threadIdx.x & 31U) == 0) warp_tops[lane.warp] = top;
     __syncthreads();
-    top = max_nan(max_nan(warp_tops[4 * block], warp_tops[4 * block + 1]),
-                  max_nan(warp_tops[4 * block + 2], warp_tops[4 * block + 3]));
+    top = ptx::max_nan(ptx::max_nan(warp_tops[4 * block], warp_tops[4 * block + 1]),
+                       ptx::max_nan(warp_tops[4 * block + 2], warp_tops[4 * block + 3]));
   }
   if (64 * block >= rows_here) return;
   const bool scaled = a.k_group != Granularity::none;
@@ -213,7 +213,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
       if (a.v_grid.clamps) y[r] = fminf(fmaxf(y[r], -a.v_grid.limit), a.v_grid.limit);
     }
     auto* words = reinterpret_cast<std::uint32_t*>(&shared.pieces[channel][swizzled(channel, lane.warp)]);
-    words[lane.group] = e4m3_x4(y[0], y[1], y[2], y[3]) & valid;
+    words[lane.group] = ptx::pack_e4m3(y[0], y[1], y[2], y[3]) & valid;
   }
   __syncthreads();
 

@@ -112,7 +112,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
         x[r][i] = x[r][i] == x[r][i] ? clamped : x[r][i];
       }
     }
-    bad = !is_finite(reduce_rows(tops, lane.slice, max_nan));
+    bad = !is_finite(reduce_rows(tops, lane.slice, ptx::max_nan));
   }
 
   float shift = 0.0F;
@@ -147,15 +147,15 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   float tops[kRowsPerThread];
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) tops[r] = largest(x[r]);
-  float own_top = reduce_rows(tops, lane.slice, max_nan) * a.rotation.scale;
+  float own_top = reduce_rows(tops, lane.slice, ptx::max_nan) * a.rotation.scale;
   if (!own_valid) own_top = 0.0F;
   if (own_valid && (bad || !is_finite(own_top))) {
     if (a.given == nullptr)
       bad = given_non_finite(a.rows, base + own * a.rows.token_stride, lane.slice >> 2, 2);
     if (bad) flag(a.nonfinite, kBadQ);
   }
-  float top = max_nan(own_top, __shfl_xor_sync(kWholeWarp, own_top, 1));
-  top = max_nan(top, __shfl_xor_sync(kWholeWarp, top, 2));
+  float top = ptx::max_nan(own_top, __shfl_xor_sync(kWholeWarp, own_top, 1));
+  top = ptx::max_nan(top, __shfl_xor_sync(kWholeWarp, top, 2));
 
   std::uint32_t* head_top =
       reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * a.sequences.count + tile.index;
@@ -172,10 +172,10 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
     top = warp_max(top);
     if ((threadIdx.x & 31U) == 0) warp_tops[lane.warp] = top;
     __syncthreads();
-    top = max_nan(warp_tops[lane.warp], warp_tops[lane.warp ^ 1]);
+    top = ptx::max_nan(warp_tops[lane.warp], warp_tops[lane.warp ^ 1]);
     if (a.q_group == Granularity::per_block) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) top = max_nan(top, warp_tops[w]);
+      for (int w = 0; w < kWarps; ++w) top = ptx::max_nan(top, warp_tops[w]);
     }
   }
 

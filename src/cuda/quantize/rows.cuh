@@ -196,13 +196,13 @@ __device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int 
 /// Over the 8 threads of a row.
 __device__ __forceinline__ float row_max(float m) {
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2) m = max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
+  for (int step = 1; step < 8; step *= 2) m = ptx::max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
   return m;
 }
 /// Over the rows of a warp, whose 8 threads agree.
 __device__ __forceinline__ float warp_max(float m) {
 #pragma unroll
-  for (int step = 8; step < 32; step *= 2) m = max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
+  for (int step = 8; step < 32; step *= 2) m = ptx::max_nan(m, __shfl_xor_sync(kWholeWarp, m, step));
   return m;
 }
 
@@ -223,7 +223,7 @@ template <int kValues>
 __device__ __forceinline__ float largest(const float (&x)[kValues]) {
   float m = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) m = max_nan(m, fabsf(x[i]));
+  for (int i = 0; i < kValues; ++i) m = ptx::max_nan(m, fabsf(x[i]));
   return m;
 }
 
@@ -271,7 +271,7 @@ __device__ __forceinline__ void store_payload(std::byte* row, int slice, const G
       for (int i = 0; i < 4; ++i) {
         const float low = x[8 * c + 2 * i] * by.inverse;
         const float high = x[8 * c + 2 * i + 1] * by.inverse;
-        w[i] = (grid.format == Format::f16 ? narrow_x2<false>(low, high) : narrow_x2<true>(low, high)) & mask;
+        w[i] = (grid.format == Format::f16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high)) & mask;
       }
       *reinterpret_cast<uint4*>(row + 128 * c + 16 * slice) = {w[0], w[1], w[2], w[3]};
     }
@@ -288,8 +288,8 @@ __device__ __forceinline__ void store_payload(std::byte* row, int slice, const G
     const float* from = x + 8 * c;
     uint2 w;
     if (grid.format == Format::e4m3) {
-      w.x = e4m3_x4(from[0], from[1], from[2], from[3]);
-      w.y = e4m3_x4(from[4], from[5], from[6], from[7]);
+      w.x = ptx::pack_e4m3(from[0], from[1], from[2], from[3]);
+      w.y = ptx::pack_e4m3(from[4], from[5], from[6], from[7]);
     } else {
       w.x = int8_x4(from[0], from[1], from[2], from[3]);
       w.y = int8_x4(from[4], from[5], from[6], from[7]);

@@ -62,7 +62,7 @@ struct Extrema {
 #pragma unroll
     for (int i = 0; i < kChunks * 8; ++i) {
       least[i] = min_nan(least[i], x[i]);
-      most[i] = max_nan(most[i], x[i]);
+      most[i] = ptx::max_nan(most[i], x[i]);
     }
   }
   __device__ __forceinline__ void widen(float (&low)[kChunks * 8], float (&high)[kChunks * 8]) const {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
 #pragma unroll
       for (int step = 8; step < 32; step *= 2) {
         least[i] = min_nan(least[i], __shfl_xor_sync(kWholeWarp, least[i], step));
-        most[i] = max_nan(most[i], __shfl_xor_sync(kWholeWarp, most[i], step));
+        most[i] = ptx::max_nan(most[i], __shfl_xor_sync(kWholeWarp, most[i], step));
       }
       if (lane.group == 0) {
         shared.least[lane.warp][channel] = least[i];
@@ -186,7 +186,7 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
     total += shared.sum[w][channel];
     if constexpr (kIsV) {
       low = min_nan(low, shared.least[w][channel]);
-      high = max_nan(high, shared.most[w][channel]);
+      high = ptx::max_nan(high, shared.most[w][channel]);
     }
   }
   const std::int64_t slot = first_slot(tile.sequence, tile.index, kPartialKeys) + tile.first / kPartialKeys;
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
     if (a.value_statistics) {
       v_total += static_cast<double>(from[kVHigh * kDim]) + static_cast<double>(from[kVLow * kDim]);
       least = min_nan(least, from[kVLeast * kDim]);
-      most = max_nan(most, from[kVMost * kDim]);
+      most = ptx::max_nan(most, from[kVMost * kDim]);
     }
   }
   k_sum[part][channel] = k_total;
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
       k_total += k_sum[p][channel];
       v_total += v_sum[p][channel];
       least = min_nan(least, v_least[p][channel]);
-      most = max_nan(most, v_most[p][channel]);
+      most = ptx::max_nan(most, v_most[p][channel]);
     }
     const double keys =
         static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
     // Rounding keeps order, so the extrema give the largest magnitude of what is left.
     float amax = 0.0F;
     if (count > 0 && a.value_statistics && channel < a.v_rows.head_dim)
-      amax = max_nan(fabsf(least - centre), fabsf(most - centre));
+      amax = ptx::max_nan(fabsf(least - centre), fabsf(most - centre));
     amax_of[channel] = amax;
 
     const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   if (!own) return;
   float amax = amax_of[channel];
   if (a.value_scale == ValueScale::per_head) {
-    for (int c = 0; c < kDim; ++c) amax = max_nan(amax, amax_of[c]);
+    for (int c = 0; c < kDim; ++c) amax = ptx::max_nan(amax, amax_of[c]);
   }
   const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
   float delta = channel < a.v_rows.head_dim ? 1.0F : 0.0F;

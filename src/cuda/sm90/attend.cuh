@@ -1,17 +1,16 @@
 // Attention on Hopper: one kernel, every recipe (docs/kernels/sm90.md).
 //
-// Roles    persistent grid, one block an SM: two or three consumer warpgroups of 64 query rows and a producer
-// warpgroup whose
-//          one thread copies Q, K and V tiles into rings (TMA + mbarrier).
-// Step j   issue S = Q K(j), then O += P(j-1) V(j-1); wait for S; softmax: S -> P(j), while the second
-// product runs; wait for
-//          it; fold. Two sets of weight registers, taken in turns by a loop that does two steps, are what
-//          allows this.
-// Traps    ptxas hoists a wait over arithmetic that does not depend on it, and serialises products when
-// accumulators or
-//          weights are touched between issue and wait; ptx::hold, ptx::complete, the barrier waits before the
-//          product's wait and the two loop exits are there for that. It says so with warnings C7510 to C7515:
-//          treat them as errors.
+// Roles: a persistent grid, one block an SM. Two or three consumer warpgroups of 64 query rows, and a
+// producer warpgroup of which one thread copies Q, K and V tiles into rings (TMA + mbarrier).
+//
+// Step j: issue S = Q K(j), then O += P(j-1) V(j-1); wait for S; softmax: S -> P(j), while the second product
+// runs; wait for it; fold. Two sets of weight registers, taken in turns by a loop that does two steps, are
+// what allows this.
+//
+// Traps: ptxas hoists a wait over arithmetic that does not depend on it, and serialises products when
+// accumulators or weights are touched between issue and wait; ptx::hold, ptx::complete, the barrier waits
+// before the product's wait and the two loop exits are there for that. It says so with warnings C7510 to
+// C7515: treat them as errors.
 #pragma once
 
 #include "cuda/sm90/output.cuh"
@@ -156,22 +155,20 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       /// scores -> weights
       const auto weights = [&]<bool kSettled>(const Scales& scale, std::uint32_t(&p)[C::kWeightRegisters],
                                               float(&part)[2]) {
-        Moved moved;
         if constexpr (C::kHalfScores) {
-          moved = update_half<C>(r, a, score);
+          const Moved moved = update_half<C>(r, a, score);
           direct_half<C>(r, score, p);
           return moved;
         } else {
-          moved = update<C, kSettled>(r, a, score, scale);
+          const Moved moved = update<C, kSettled>(r, a, score, scale);
+          if constexpr (C::kDirect) {
+            weigh_direct<C, kSettled>(r, a, score, scale, p);
+          } else {
+            weigh<C, kSettled>(r, a, score, scale, p, part);
+            if (a.quantized_normaliser) part[0] = part[1] = 0.0F;
+          }
+          return moved;
         }
-        if constexpr (C::kHalfScores) {
-        } else if constexpr (C::kDirect) {
-          weigh_direct<C, kSettled>(r, a, score, scale, p);
-        } else {
-          weigh<C, kSettled>(r, a, score, scale, p, part);
-          if (a.quantized_normaliser) part[0] = part[1] = 0.0F;
-        }
-        return moved;
       };
       /// scores of `tile` -> weights p; then waits for the product under way and folds it
       const auto softmax = [&](std::uint32_t(&p)[C::kWeightRegisters], int left, bool product) {

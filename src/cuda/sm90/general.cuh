@@ -5,11 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <numbers>
+
 #include "cuda/sm90/scores.cuh"
 
 namespace octavo::cuda::sm90 {
-
-inline constexpr float kLog2e = 0x1.715476p+0F;
 
 OCTAVO_DEVICE float load_float(const void* data, DType dtype, std::int64_t at) {
   switch (dtype) {
@@ -52,7 +52,8 @@ struct RowExtras {
     if (key >= keys) return -INFINITY;
     if (mask != nullptr && mask[key * a.mask.last] == 0) return -INFINITY;
     float x = 0.0F;
-    if (bias != nullptr) x = load_float(bias, a.bias.dtype, bias_at + key * a.bias.last) * kLog2e;
+    if (bias != nullptr)
+      x = load_float(bias, a.bias.dtype, bias_at + key * a.bias.last) * std::numbers::log2e_v<float>;
     if (correction != nullptr) x += correction[key];
     return x;
   }

@@ -11,10 +11,9 @@
 namespace octavo::cuda::sm90 {
 
 /// Where the weights are direct, integer sums start from the bits of 1.5 * 2^23, so that they end as the
-/// float kMagic + sum: no conversion, and the offset disappears in the constant of the one multiply-add that
-/// follows. With `exact` that constant's rounding would show, so sums start from 0 and are converted.
+/// float ptx::kMagic + sum: no conversion, and the offset disappears in the constant of the one multiply-add
+/// that follows. With `exact` that constant's rounding would show, so sums start from 0 and are converted.
 inline constexpr int kMagicBits = 0x4B400000;
-inline constexpr float kMagic = 12582912.0F;
 
 template <class C>
 OCTAVO_DEVICE void issue_scores(typename C::Score (&s)[C::kScoreRegisters], std::uint32_t q,
@@ -72,7 +71,7 @@ OCTAVO_DEVICE float value(typename C::Score s) {
   } else if constexpr (kSettled) {
     return __int_as_float(s);
   } else if constexpr (C::kMagicScores) {
-    return __int_as_float(s) - kMagic;  // exact
+    return __int_as_float(s) - ptx::kMagic;  // exact
   } else {
     return static_cast<float>(s);
   }

@@ -38,8 +38,7 @@ struct Moved {
 inline constexpr float kSmallestScale = 0x1p-42F;
 inline constexpr float kSmallestSlope = 0x1p-24F;  // of f16
 inline constexpr float kUnsetReference = -1e30F;   // below any logit
-inline constexpr float kUnsetConstant =
-    60000.0F;  // f16: a code that passes the limit, so that the first tile sets it
+inline constexpr float kUnsetConstant = 60000.0F;  // f16, until the first tile sets it: codes past the limit
 inline constexpr float kLargestReference =
     8000.0F;  // octaves; beyond, the f16 constant overflows: NaN instead of wrong
 
@@ -84,14 +83,13 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
     const float rounded_limit = -ptx::low_f16(below);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
       const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
-      const float row_code =
-          ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], r.constant[i]));
-      if (row_code > rounded_limit || (r.reference[i] == kUnsetReference && row_top > -INFINITY)) {
+      const auto top_code = [&](std::uint32_t c) {
+        return ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], c));
+      };
+      if (top_code(r.constant[i]) > rounded_limit ||
+          (r.reference[i] == kUnsetReference && row_top > -INFINITY)) {
         float next = octave_above(row_top * r.scale[i]);
         const auto constant = [&] { return ptx::pack_f16(a.offset - next, a.offset - next); };
-        const auto top_code = [&](std::uint32_t c) {
-          return ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], c));
-        };
         r.constant[i] = constant();
         // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has:
         // the largest must not pass the limit, where bytes stop being weights.
@@ -182,7 +180,7 @@ OCTAVO_DEVICE void weigh_direct(const Rows<C>& r, const Arguments& a,
     OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
       constant[b][row] = a.offset - r.reference[row];
       if constexpr (C::kMagicScores && !kSettled)
-        constant[b][row] = fmaf(-kMagic, scale.of[b][row], constant[b][row]);
+        constant[b][row] = fmaf(-ptx::kMagic, scale.of[b][row], constant[b][row]);
     }
   }
   OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
