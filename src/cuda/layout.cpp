@@ -9,12 +9,7 @@ constexpr std::size_t kSectionAlign = 1024;  // what swizzled tensor maps ask of
 constexpr std::int64_t kStatisticsKeys = 512;  // keys of one partial sum of the K and V statistics
 constexpr std::int64_t kStatistics = 6;        // sums and extrema kept per channel and partial sum
 
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-std::int64_t blocks(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
-
 std::int64_t element_bytes(Format format) { return format == Format::f16 || format == Format::bf16 ? 2 : 1; }
-
-std::int64_t padded_dim(const Problem& p) { return p.head_dim <= 64 ? 64 : 128; }
 
 std::int64_t key_rows(const Problem& p, std::int64_t align) {
   std::int64_t rows = 0;
@@ -30,7 +25,7 @@ std::int64_t query_rows(const Problem& p) {
 
 std::int64_t query_blocks(const Problem& p) {
   std::int64_t n = 0;
-  for (const Sequence& s : p.sequences) n += blocks(s.q_len, kQueryBlock);
+  for (const Sequence& s : p.sequences) n += pieces(s.q_len, kQueryBlock);
   return n;
 }
 
@@ -50,6 +45,12 @@ class Sections {
 
 }  // namespace
 
+std::int64_t longest(const Problem& p, std::int64_t Sequence::*length) {
+  std::int64_t n = 0;
+  for (const Sequence& s : p.sequences) n = std::max(n, s.*length);
+  return n;
+}
+
 std::int64_t key_row_align(const Recipe& r) { return element_bytes(r.v_format) == 2 ? 128 : kRowAlign; }
 
 KvLayout::KvLayout(const Problem& p, const Recipe& r, std::int64_t buffer_heads)
@@ -57,7 +58,7 @@ KvLayout::KvLayout(const Problem& p, const Recipe& r, std::int64_t buffer_heads)
       sequences(static_cast<std::int64_t>(p.sequences.size())),
       row_align(key_row_align(r)),
       key_rows(cuda::key_rows(p, row_align)),
-      padded_dim(cuda::padded_dim(p)),
+      padded_dim(padded_channels(p.head_dim)),
       k_element(element_bytes(r.qk_format)),
       v_element(element_bytes(r.v_format)) {
   constexpr auto f = static_cast<std::int64_t>(sizeof(float));
@@ -82,7 +83,7 @@ QLayout::QLayout(const Problem& p, const Recipe& r)
       sequences(static_cast<std::int64_t>(p.sequences.size())),
       q_rows(query_rows(p)),
       q_blocks(query_blocks(p)),
-      padded_dim(cuda::padded_dim(p)),
+      padded_dim(padded_channels(p.head_dim)),
       q_element(element_bytes(r.qk_format)) {
   constexpr auto f = static_cast<std::int64_t>(sizeof(float));
   Sections at;
@@ -109,8 +110,27 @@ SequenceList sequence_list(const Problem& p, const Recipe& r, const SequenceRow*
   list.first.k_len = p.kv_len;
   list.q_row_step = round_up(p.q_len * p.group(), kRowAlign);
   list.k_row_step = round_up(p.kv_len, key_row_align(r));
-  list.q_block_step = blocks(p.q_len, kQueryBlock);
+  list.q_block_step = pieces(p.q_len, kQueryBlock);
   return list;
+}
+
+std::vector<SequenceRow> sequence_rows(const Problem& p, const Recipe& r) {
+  const std::int64_t key_align = key_row_align(r);
+  std::vector<SequenceRow> rows;
+  rows.reserve(p.sequences.size());
+  SequenceRow next;
+  for (const Sequence& s : p.sequences) {
+    next.batch = s.batch;
+    next.q_begin = s.q_begin;
+    next.q_len = s.q_len;
+    next.k_begin = s.k_begin;
+    next.k_len = s.k_len;
+    rows.push_back(next);
+    next.q_row += round_up(s.q_len * p.group(), kRowAlign);
+    next.k_row += round_up(s.k_len, key_align);
+    next.q_block += pieces(s.q_len, kQueryBlock);
+  }
+  return rows;
 }
 
 }  // namespace octavo::cuda

@@ -40,6 +40,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "octavo/attention.hpp"
 
@@ -51,11 +52,20 @@
 
 namespace octavo::cuda {
 
+constexpr std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return pieces(n, to) * to; }
+
 inline constexpr std::int64_t kRowAlign = 64;  ///< of query rows, and keys of a scale
 inline constexpr float kKeptValue =
     1.875F;  ///< a full mantissa, as V's: products with 1.0 would hardly be cut
 inline constexpr std::int64_t kOnesRows = 8;      ///< rows that V^T has beyond the channels
 inline constexpr std::int64_t kQueryBlock = 128;  ///< query rows of a per_block scale and of smooth_q's mean
+
+/// Channels of a row of payload: 64 or 128.
+constexpr std::int64_t padded_channels(std::int64_t head_dim) { return head_dim <= 64 ? 64 : 128; }
+
+/// The largest of a length over all sequences.
+std::int64_t longest(const Problem& problem, std::int64_t Sequence::*length);
 
 /// Rows that the keys of a sequence start at a multiple of: 64, or 128 with 16-bit V.
 std::int64_t key_row_align(const Recipe& recipe);
@@ -99,11 +109,11 @@ struct KvLayout {
   std::int64_t sequences = 0;
   std::int64_t row_align = 0;  ///< key_row_align() of the recipe
   std::int64_t key_rows = 0;
-  std::int64_t padded_dim = 0;  ///< 64 or 128
-  std::int64_t k_element = 1;   ///< bytes
-  std::int64_t v_element = 1;   ///< bytes; 1: transposed, with ones rows
-  std::size_t table = 0;        ///< SequenceRow [sequences]; unused where all sequences are alike
-  std::size_t nonfinite = 0;    ///< u32, not 0 when a NaN or Inf was met
+  std::int64_t padded_dim = 0;
+  std::int64_t k_element = 1;  ///< bytes
+  std::int64_t v_element = 1;  ///< bytes; 1: transposed, with ones rows
+  std::size_t table = 0;       ///< SequenceRow [sequences]; unused where all sequences are alike
+  std::size_t nonfinite = 0;   ///< u32, not 0 when a NaN or Inf was met
   std::size_t k = 0;
   std::size_t v = 0;
   std::size_t k_scale = 0;
@@ -142,5 +152,8 @@ bool uniform(const Problem& problem);
 /// The list of a problem; `table` is where the device table lies (or will), ignored where the problem is
 /// uniform.
 SequenceList sequence_list(const Problem& problem, const Recipe& recipe, const SequenceRow* table);
+
+/// Every sequence of a problem, as its table holds them.
+std::vector<SequenceRow> sequence_rows(const Problem& problem, const Recipe& recipe);
 
 }  // namespace octavo::cuda

@@ -21,9 +21,6 @@ constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kManyTiles = 4096;
 constexpr std::int64_t kSliceChannels = 8;  // of a thread in a chunk of 64
 
-std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
-std::int64_t rounded_rows(std::int64_t n, std::int64_t align) { return pieces(n, align) * align; }
-
 CallerRows caller_rows(const TensorView& tensor, const Problem& p) {
   const HeadsView view = heads_view(tensor, p.options.layout);
   const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
@@ -82,24 +79,9 @@ RotationSpec rotation_spec(const Recipe& r, std::int64_t head_dim) {
 
 /// The device's list of sequences; the table goes there first where one is needed.
 Status make_list(const KernelCall& call, std::byte* table, SequenceList& list) {
-  const Problem& p = call.problem;
-  list = sequence_list(p, call.recipe, reinterpret_cast<const SequenceRow*>(table));
+  list = sequence_list(call.problem, call.recipe, reinterpret_cast<const SequenceRow*>(table));
   if (list.table == nullptr) return {};
-  const std::int64_t key_align = key_row_align(call.recipe);
-  std::vector<SequenceRow> rows;
-  rows.reserve(p.sequences.size());
-  SequenceRow next;
-  for (const Sequence& s : p.sequences) {
-    next.batch = s.batch;
-    next.q_begin = s.q_begin;
-    next.q_len = s.q_len;
-    next.k_begin = s.k_begin;
-    next.k_len = s.k_len;
-    rows.push_back(next);
-    next.q_row += rounded_rows(s.q_len * p.group(), kRowAlign);
-    next.k_row += rounded_rows(s.k_len, key_align);
-    next.q_block += pieces(s.q_len, kQueryBlock);
-  }
+  const std::vector<SequenceRow> rows = sequence_rows(call.problem, call.recipe);
   return upload(table, rows.data(), rows.size() * sizeof(SequenceRow),
                 static_cast<cudaStream_t>(call.stream));
 }

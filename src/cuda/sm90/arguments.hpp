@@ -2,6 +2,8 @@
 // same on host and device.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "cuda/layout.hpp"
@@ -19,6 +21,15 @@ struct StridedTensor {
   std::int64_t head = 0;
   std::int64_t token = 0;
   std::int64_t last = 0;
+};
+
+/// Tensor maps of rank 4: (element, row, head, plane), V^T (key row, channel, head, plane). V^T tiles come in
+/// boxes of 128 keys and, where a tile is no multiple of it, a narrower rest.
+struct Maps {
+  CUtensorMap q;
+  CUtensorMap k;
+  CUtensorMap v;
+  CUtensorMap v_rest;
 };
 
 struct Arguments {

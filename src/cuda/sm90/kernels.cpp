@@ -21,17 +21,20 @@ struct Family {
   Format values;  ///< e4m3, or f16 for any 16-bit format
   PvAccumulator pv_accumulator;
   Exp2 exp2;
+  Instance (*instance)(int dim, cuda::sm90::Variant variant);
+  Instance (*bf16_instance)(int dim, cuda::sm90::Variant variant) = nullptr;  ///< null: not with bf16
 };
 
-constexpr Family kHalf{"cuda.sm90a.half", "16-bit QK and PV in f32: half; D 1-128",
-                       Format::f16,       QkAccumulator::f32,
-                       Format::f16,       PvAccumulator::f32,
-                       Exp2::exact};
+constexpr Family kHalf{"cuda.sm90a.half",    "16-bit QK and PV in f32: half; D 1-128",
+                       Format::f16,          QkAccumulator::f32,
+                       Format::f16,          PvAccumulator::f32,
+                       Exp2::exact,          cuda::sm90::half_f16,
+                       cuda::sm90::half_bf16};
 constexpr Family kInt8{
     "cuda.sm90a.int8", "int8/int4 QK, e4m3 PV in f32: sage2-8+8, sage2-4+8, int8-icl; D 1-128",
     Format::int8,      QkAccumulator::s32,
     Format::e4m3,      PvAccumulator::f32_buffered,
-    Exp2::exact};
+    Exp2::exact,       cuda::sm90::int8_exact};
 constexpr Family kInt8F16Sums{
     "cuda.sm90a.int8_f16_sums",
     "int8/int4 QK, e4m3 PV in f16 sums of 64 keys: sage2++-8+8, sage2++-4+8; D 1-128",
@@ -39,46 +42,40 @@ constexpr Family kInt8F16Sums{
     QkAccumulator::s32,
     Format::e4m3,
     PvAccumulator::f16_buffered,
-    Exp2::exact};
+    Exp2::exact,
+    cuda::sm90::int8_f16_sums};
 constexpr Family kInt8Wide{"cuda.sm90a.int8_16bit",
                            "int8/int4 QK, f16 PV: sage-8+16; D 1-128",
                            Format::int8,
                            QkAccumulator::s32,
                            Format::f16,
                            PvAccumulator::f32,
-                           Exp2::exact};
+                           Exp2::exact,
+                           cuda::sm90::int8_wide_values};
 constexpr Family kE4m3{"cuda.sm90a.fp8", "e4m3 QK and PV in f32: fp8-head, fp8-icl; D 1-128",
                        Format::e4m3,     QkAccumulator::f32,
                        Format::e4m3,     PvAccumulator::f32_buffered,
-                       Exp2::exact};
+                       Exp2::exact,      cuda::sm90::e4m3_exact};
 constexpr Family kTurbo8{"cuda.sm90a.turbo8", "int8/int4 QK, direct weights, e4m3 PV: turbo8; D 1-128",
                          Format::int8,        QkAccumulator::s32,
                          Format::e4m3,        PvAccumulator::f32_buffered,
-                         Exp2::direct};
+                         Exp2::direct,        cuda::sm90::int8_direct};
 constexpr Family kTurbo{
     "cuda.sm90a.turbo", "e4m3 QK in f16, direct weights, e4m3 PV: turbo, turbo-icl; D 1-128",
     Format::e4m3,       QkAccumulator::f16,
     Format::e4m3,       PvAccumulator::f32_buffered,
-    Exp2::direct};
+    Exp2::direct,       cuda::sm90::e4m3_direct};
 constexpr Family kTurbo16{"cuda.sm90a.turbo16", "f16 QK in f16, direct weights, e4m3 PV: turbo16; D 1-128",
                           Format::f16,          QkAccumulator::f16,
                           Format::e4m3,         PvAccumulator::f32_buffered,
-                          Exp2::direct};
+                          Exp2::direct,         cuda::sm90::f16_direct};
 
 bool wide(Format f) { return f == Format::f16 || f == Format::bf16; }
 
 Instance instance_of(const Family& f, const Problem& p, const Recipe& r, cuda::sm90::Variant variant) {
-  using namespace cuda::sm90;
-  const int dim = p.head_dim <= 64 ? 64 : 128;
-  if (f.name == kHalf.name)
-    return r.qk_format == Format::bf16 ? half_bf16(dim, variant) : half_f16(dim, variant);
-  if (f.name == kInt8.name) return int8_exact(dim, variant);
-  if (f.name == kInt8F16Sums.name) return int8_f16_sums(dim, variant);
-  if (f.name == kInt8Wide.name) return int8_wide_values(dim, variant);
-  if (f.name == kE4m3.name) return e4m3_exact(dim, variant);
-  if (f.name == kTurbo8.name) return int8_direct(dim, variant);
-  if (f.name == kTurbo.name) return e4m3_direct(dim, variant);
-  return f16_direct(dim, variant);
+  const auto instance =
+      r.qk_format == Format::bf16 && f.bf16_instance != nullptr ? f.bf16_instance : f.instance;
+  return instance(static_cast<int>(cuda::padded_channels(p.head_dim)), variant);
 }
 
 /// Waves of query tiles, weighed by what a tile costs: a narrow one has two thirds of the rows at 0.86 of the
@@ -94,8 +91,8 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
   const std::int64_t sms = properties.ok() ? (*properties)->sm_count : 132;
   const auto cost = [&](const Instance& i, double speed) {
     std::int64_t tiles = 0;
-    for (const Sequence& s : p.sequences) tiles += (s.q_len * p.group() + i.rows - 1) / i.rows;
-    const std::int64_t waves = (tiles * p.kv_heads + sms - 1) / sms;
+    for (const Sequence& s : p.sequences) tiles += cuda::pieces(s.q_len * p.group(), i.rows);
+    const std::int64_t waves = cuda::pieces(tiles * p.kv_heads, sms);
     return static_cast<double>(waves * i.rows) / speed;
   };
   return cost(narrow, kNarrowSpeed) < cost(plain, 1.0) ? narrow : plain;
@@ -122,7 +119,7 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
   if (p.head_dim > 128) return unsupported(concat("runs head_dim up to 128, not ", p.head_dim));
   if (wide(r.v_format) && (f.qk == Format::int8) && r.v_format == Format::bf16)
     return unsupported("runs p_format and v_format f16 after int8 products, not bf16");
-  if (wide(f.qk) && f.exp2 == Exp2::direct && r.qk_format == Format::bf16)
+  if (f.bf16_instance == nullptr && r.qk_format == Format::bf16)
     return unsupported("runs qk_format f16, not bf16, with an f16 accumulator");
   if (wide(f.qk) && f.exp2 == Exp2::exact && r.qk_format != r.v_format)
     return unsupported("runs qk_format and v_format alike");
@@ -150,7 +147,7 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
     std::int64_t longest = 0;
     std::int64_t tiles = 0;
     for (const Sequence& q : p.sequences) {
-      const std::int64_t own = (q.q_len * p.group() + instance.rows - 1) / instance.rows;
+      const std::int64_t own = cuda::pieces(q.q_len * p.group(), instance.rows);
       longest = std::max(longest, own);
       tiles += own;
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <numbers>
 #include <set>
 #include <utility>
 
@@ -17,14 +18,6 @@
 
 namespace octavo::cuda::sm90 {
 namespace {
-
-/// As the kernel's parameter of that name.
-struct Maps {
-  CUtensorMap q;
-  CUtensorMap k;
-  CUtensorMap v;
-  CUtensorMap v_rest;
-};
 
 constexpr std::size_t kCachedBytes = std::size_t{32}
                                      << 20;  // of L2, for the K and V of heads that are walked together
@@ -146,7 +139,7 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
                            const Schedule& schedule, const MutableTensorView& out,
                            const MutableTensorView& lse, std::byte* workspace) {
   Arguments a;
-  a.scale = std::fabs(p.scale) * 0x1.715476p+0F;  // log2(e)
+  a.scale = std::fabs(p.scale) * std::numbers::log2e_v<float>;
   a.kv_heads = static_cast<int>(schedule.kv_heads);
   a.group = static_cast<int>(schedule.group);
   a.head_dim = static_cast<int>(p.head_dim);
@@ -180,10 +173,8 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
   a.split_tiles = static_cast<int>(schedule.split_tiles);
   a.longest_first = schedule.longest_first;
   if (a.longest_first) {
-    std::int64_t keys = 1;
-    for (const Sequence& s : p.sequences) keys = std::max(keys, s.k_len);
     const auto pair_bytes =
-        static_cast<std::size_t>(keys) *
+        static_cast<std::size_t>(std::max<std::int64_t>(1, longest(p, &Sequence::k_len))) *
         static_cast<std::size_t>(instance.row_bytes + (instance.wide_values ? 2 : 1) * instance.columns);
     a.head_block = static_cast<int>(
         std::clamp<std::size_t>(kCachedBytes / pair_bytes, 1, static_cast<std::size_t>(schedule.pairs)));

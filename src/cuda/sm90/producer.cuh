@@ -8,15 +8,6 @@
 
 namespace octavo::cuda::sm90 {
 
-/// Tensor maps of rank 4: (element, row, head, plane), V^T (key row, channel, head, plane). V^T tiles come in
-/// boxes of 128 keys and, where a tile is no multiple of it, a narrower rest.
-struct Maps {
-  CUtensorMap q;
-  CUtensorMap k;
-  CUtensorMap v;
-  CUtensorMap v_rest;
-};
-
 /// Where a sequence's rows lie in the maps.
 struct Plane {
   int head;

@@ -8,7 +8,7 @@
 namespace octavo::cuda::sm90 {
 namespace {
 
-constexpr std::size_t kSection = 256;        // alignment of the workspace's parts
+constexpr std::int64_t kSection = 256;       // alignment of the workspace's parts
 constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
 constexpr std::int64_t kMostTailParts = 8;
 // Measured costs, in key tiles of about 1 us: an item's start and end, and the launch of the merge with its
@@ -16,13 +16,8 @@ constexpr std::int64_t kMostTailParts = 8;
 constexpr std::int64_t kItemTiles = 6;
 constexpr std::int64_t kMergeTiles = 10;
 
-std::size_t round_up(std::size_t n) { return (n + kSection - 1) / kSection * kSection; }
-std::int64_t blocks(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
-
-std::int64_t longest(const Problem& p, std::int64_t Sequence::*length) {
-  std::int64_t n = 0;
-  for (const Sequence& s : p.sequences) n = std::max(n, s.*length);
-  return n;
+std::size_t section(std::int64_t floats) {
+  return static_cast<std::size_t>(round_up(floats * std::int64_t{sizeof(float)}, kSection));
 }
 
 }  // namespace
@@ -32,7 +27,7 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   std::int64_t multiprocessors = 132;
   if (const auto properties = device_properties(p.device.index); properties.ok())
     multiprocessors = (*properties)->sm_count;
-  tiles = blocks(longest(p, &Sequence::q_len) * group, instance.rows);
+  tiles = pieces(longest(p, &Sequence::q_len) * group, instance.rows);
   pairs = static_cast<std::int64_t>(p.sequences.size()) * kv_heads;
   longest_first = p.options.causal != Causal::none || p.options.window.right >= 0;
   dynamic = longest_first || !uniform(p);
@@ -44,25 +39,25 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   if (r.smooth_q) {
     const QLayout q(p, r);
     const KvLayout kv(p, r, p.kv_heads);
-    bytes += round_up(static_cast<std::size_t>(p.q_heads * q.q_blocks * kv.key_rows) * sizeof(float));
+    bytes += section(p.q_heads * q.q_blocks * kv.key_rows);
   }
   partial_out = bytes;
-  const auto rows = static_cast<std::size_t>((items() - whole) * instance.rows);
-  bytes += round_up(rows * static_cast<std::size_t>(p.head_dim) * sizeof(float));
+  const std::int64_t rows = (items() - whole) * instance.rows;
+  bytes += section(rows * p.head_dim);
   partial_lse = bytes;
-  bytes += round_up(rows * sizeof(float));
+  bytes += section(rows);
 }
 
 void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance,
                      std::int64_t multiprocessors) {
   const std::int64_t count = tiles * pairs;
-  const std::int64_t key_tiles = blocks(longest(p, &Sequence::k_len), instance.keys);
+  const std::int64_t key_tiles = pieces(longest(p, &Sequence::k_len), instance.keys);
   if (const std::int64_t asked = p.options.key_splits; asked > 0) {
     // Lengths of other batch entries must not move the cuts: dense layouts count padding, packed ones cut
     // each sequence.
-    const std::int64_t all = blocks(p.kv_len, instance.keys);
-    split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, blocks(all, asked));
-    splits = p.packed() ? asked : std::max<std::int64_t>(1, blocks(all, split_tiles));
+    const std::int64_t all = pieces(p.kv_len, instance.keys);
+    split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, pieces(all, asked));
+    splits = p.packed() ? asked : std::max<std::int64_t>(1, pieces(all, split_tiles));
     if (splits > 1) whole = 0;
     return;
   }
@@ -70,8 +65,8 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   // short.
   if (count * 10 < multiprocessors * 8 && key_tiles > 4) {
     const std::int64_t wanted = std::max<std::int64_t>(1, multiprocessors / std::max<std::int64_t>(1, count));
-    split_tiles = std::max(blocks(key_tiles, wanted), blocks(kMinSplitKeys, instance.keys));
-    splits = std::max<std::int64_t>(1, blocks(key_tiles, split_tiles));
+    split_tiles = std::max(pieces(key_tiles, wanted), pieces(kMinSplitKeys, instance.keys));
+    splits = std::max<std::int64_t>(1, pieces(key_tiles, split_tiles));
     if (splits > 1) whole = 0;
     return;
   }
@@ -83,7 +78,7 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   if (dynamic || !insensitive || rest == 0 || count < multiprocessors) return;
   // In key tiles: waves of parts, each with its own start and end.
   const auto time = [&](std::int64_t parts) {
-    return blocks(rest * parts, multiprocessors) * (blocks(key_tiles, parts) + kItemTiles);
+    return pieces(rest * parts, multiprocessors) * (pieces(key_tiles, parts) + kItemTiles);
   };
   std::int64_t best = 1;
   for (std::int64_t parts = 2; parts <= kMostTailParts; ++parts) {
@@ -91,8 +86,8 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   }
   if (time(1) - time(best) <= kMergeTiles) return;
   whole = count - rest;
-  split_tiles = blocks(key_tiles, best);
-  splits = blocks(key_tiles, split_tiles);
+  split_tiles = pieces(key_tiles, best);
+  splits = pieces(key_tiles, split_tiles);
   if (splits == 1) whole = count;
 }
 
