@@ -49,4 +49,15 @@ OCTAVO_DEVICE void copy_box(std::uint32_t to, const CUtensorMap* map, int x, int
       : "memory");
 }
 
+/// `bytes`, a multiple of 16, between addresses that are too.
+OCTAVO_DEVICE void copy_bytes(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+OCTAVO_DEVICE void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 }  // namespace octavo::cuda::ptx

@@ -69,6 +69,12 @@ OCTAVO_DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
+/// 1 / x within 2^-23, of subnormals infinity
+OCTAVO_DEVICE float reciprocal(float x) {
+  float d;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+  return d;
+}
 /// four e4m3 bytes, the first lowest, nearest even, saturating at 448; NaN stays NaN
 OCTAVO_DEVICE std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   std::uint32_t r;
@@ -144,6 +150,17 @@ OCTAVO_DEVICE int thread_index() {
 
 OCTAVO_DEVICE std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+OCTAVO_DEVICE float load_shared(std::uint32_t at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+OCTAVO_DEVICE float2 load_shared_pair(std::uint32_t at) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+  return x;
 }
 
 }  // namespace octavo::cuda::ptx

@@ -23,9 +23,10 @@ enum class Swizzle : int { bytes128 = 1, bytes64 = 2, bytes32 = 3 };
 OCTAVO_DEVICE std::uint32_t descriptor_address(std::uint32_t shared, std::uint32_t leading_offset = 16) {
   return (shared >> 4) | (leading_offset >> 4) << 16;
 }
-OCTAVO_DEVICE std::uint64_t descriptor(std::uint32_t low, Swizzle swizzle, int stride_offset) {
-  const std::uint32_t high =
-      static_cast<std::uint32_t>(swizzle) << 30 | static_cast<std::uint32_t>(stride_offset >> 4);
+constexpr std::uint32_t descriptor_high(Swizzle swizzle, int stride_offset) {
+  return static_cast<std::uint32_t>(swizzle) << 30 | static_cast<std::uint32_t>(stride_offset >> 4);
+}
+OCTAVO_DEVICE std::uint64_t descriptor(std::uint32_t low, std::uint32_t high) {
   std::uint64_t d;
   asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(low), "r"(high));
   return d;
@@ -35,6 +36,7 @@ OCTAVO_DEVICE std::uint64_t descriptor(std::uint32_t low, Swizzle swizzle, int s
 #define OCTAVO_S8(a,b,c,d,e,f,g,h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
 #define OCTAVO_L16 OCTAVO_S8(0,1,2,3,4,5,6,7) "," OCTAVO_S8(8,9,10,11,12,13,14,15)
 #define OCTAVO_L32 OCTAVO_L16 "," OCTAVO_S8(16,17,18,19,20,21,22,23) "," OCTAVO_S8(24,25,26,27,28,29,30,31)
+#define OCTAVO_L24 OCTAVO_L16 "," OCTAVO_S8(16,17,18,19,20,21,22,23)
 #define OCTAVO_L40 OCTAVO_L32 "," OCTAVO_S8(32,33,34,35,36,37,38,39)
 #define OCTAVO_L48 OCTAVO_L40 "," OCTAVO_S8(40,41,42,43,44,45,46,47)
 #define OCTAVO_L64 OCTAVO_L48 "," OCTAVO_S8(48,49,50,51,52,53,54,55) "," OCTAVO_S8(56,57,58,59,60,61,62,63)
@@ -50,6 +52,7 @@ OCTAVO_DEVICE std::uint64_t descriptor(std::uint32_t low, Swizzle swizzle, int s
 #define OCTAVO_O32(C) OCTAVO_O16(C),OCTAVO_O16_(C,16)
 #define OCTAVO_O34(C) OCTAVO_O32(C),OCTAVO_O2(C,32)
 #define OCTAVO_O36(C) OCTAVO_O32(C),OCTAVO_O4(C,32)
+#define OCTAVO_O24(C) OCTAVO_O16(C),OCTAVO_O4(C,16),OCTAVO_O4(C,20)
 #define OCTAVO_O40(C) OCTAVO_O36(C),OCTAVO_O4(C,36)
 #define OCTAVO_O48(C) OCTAVO_O32(C),OCTAVO_O16_(C,32)
 #define OCTAVO_O64(C) OCTAVO_O48(C),OCTAVO_O16_(C,48)
@@ -67,13 +70,19 @@ template <Mma kMma, int kKeys> struct ScoreProduct;
                    A "," B ",p" TAIL ";}" : OCTAVO_O##N(CONSTRAINT) : "l"(a), "l"(b), "r"(accumulate));                    \
     }                                                                                                                      \
   };
-OCTAVO_SCORES(e4m3_f16, 160, std::uint32_t, "+r", 40, "%40", "%41", "%42", "k32.f16.e4m3.e4m3", ",1,1")
+OCTAVO_SCORES(e4m3_f16, 96, std::uint32_t, "+r", 24, "%24", "%25", "%26", "k32.f16.e4m3.e4m3", ",1,1")
 OCTAVO_SCORES(e4m3_f16, 192, std::uint32_t, "+r", 48, "%48", "%49", "%50", "k32.f16.e4m3.e4m3", ",1,1")
-OCTAVO_SCORES(f16_f16, 160, std::uint32_t, "+r", 40, "%40", "%41", "%42", "k16.f16.f16.f16", ",1,1,0,0")
+OCTAVO_SCORES(f16_f16, 64, std::uint32_t, "+r", 16, "%16", "%17", "%18", "k16.f16.f16.f16", ",1,1,0,0")
+OCTAVO_SCORES(f16_f16, 96, std::uint32_t, "+r", 24, "%24", "%25", "%26", "k16.f16.f16.f16", ",1,1,0,0")
 OCTAVO_SCORES(f16_f16, 192, std::uint32_t, "+r", 48, "%48", "%49", "%50", "k16.f16.f16.f16", ",1,1,0,0")
+OCTAVO_SCORES(f16_f16, 160, std::uint32_t, "+r", 40, "%40", "%41", "%42", "k16.f16.f16.f16", ",1,1,0,0")
+OCTAVO_SCORES(int8, 64, int, "+r", 32, "%32", "%33", "%34", "k32.s32.s8.s8", "")
 OCTAVO_SCORES(int8, 128, int, "+r", 64, "%64", "%65", "%66", "k32.s32.s8.s8", "")
+OCTAVO_SCORES(e4m3_f32, 64, float, "+f", 32, "%32", "%33", "%34", "k32.f32.e4m3.e4m3", ",1,1")
 OCTAVO_SCORES(e4m3_f32, 128, float, "+f", 64, "%64", "%65", "%66", "k32.f32.e4m3.e4m3", ",1,1")
+OCTAVO_SCORES(f16_f32, 64, float, "+f", 32, "%32", "%33", "%34", "k16.f32.f16.f16", ",1,1,0,0")
 OCTAVO_SCORES(f16_f32, 128, float, "+f", 64, "%64", "%65", "%66", "k16.f32.f16.f16", ",1,1,0,0")
+OCTAVO_SCORES(bf16_f32, 64, float, "+f", 32, "%32", "%33", "%34", "k16.f32.bf16.bf16", ",1,1,0,0")
 OCTAVO_SCORES(bf16_f32, 128, float, "+f", 64, "%64", "%65", "%66", "k16.f32.bf16.bf16", ",1,1,0,0")
 
 /// Output: weights in registers, values in shared memory (8-bit: K-major, i.e. transposed; 16-bit: as they are, MN-major).

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/index_divisor.hpp"
 #include "cuda/layout.hpp"
 
 namespace octavo::cuda::sm90 {
@@ -43,9 +44,9 @@ struct Arguments {
   SequenceList sequences{};
   std::int64_t q_rows = 0;
   std::int64_t key_rows = 0;
-  int kv_heads = 0;
+  IndexDivisor kv_heads;
   int first_head = 0;  ///< of the K and V buffer
-  int group = 1;
+  IndexDivisor group;
   int head_dim = 0;
   // The caller's own tensors in place of quantized ones: a plane of the tensor maps for each sequence, and
   // query heads that are not packed, each of which reads key head `head / head_group`.
@@ -78,12 +79,15 @@ struct Arguments {
 
   // schedule: items [0, whole) are query tiles with all their keys, the others parts of the remaining tiles'
   // keys
-  int tiles = 0;       ///< query tiles of the longest sequence
-  int pairs = 0;       ///< (sequence, key head)
-  int head_block = 1;  ///< pairs that are walked together, so that their K and V stay in L2
+  int tiles = 0;  ///< query tiles of the longest sequence
+  // Pairs (sequence, key head) are walked in blocks, so that the K and V of a block stay in L2.
+  IndexDivisor head_block;       ///< pairs of a block
+  IndexDivisor last_head_block;  ///< of the last one
+  IndexDivisor block_tiles;      ///< query tiles of a block
+  int last_block = 0;
   int items = 0;
   int whole = 0;
-  int splits = 1;       ///< parts of a tile's keys, of `split_tiles` key tiles each
+  IndexDivisor splits;  ///< parts of a tile's keys, of `split_tiles` key tiles each
   int split_tiles = 0;  ///< 0: even parts of each sequence's keys
   bool longest_first = false;
   int* counter = nullptr;        ///< next item; null: blocks take every gridDim.x-th item

@@ -3,14 +3,16 @@
 // Roles: a persistent grid, one block an SM. Two or three consumer warpgroups of 64 query rows, and a
 // producer warpgroup of which one thread copies Q, K and V tiles into rings (TMA + mbarrier).
 //
-// Step j: issue S = Q K(j), then O += P(j-1) V(j-1); wait for S; softmax: S -> P(j), while the second product
-// runs; wait for it; fold. Two sets of weight registers, taken in turns by a loop that does two steps, are
-// what allows this.
+// A key tile is walked in one or two pieces (Config::kPieces). Step of a piece: softmax S -> P while older
+// products are under way; wait for those; fold; issue S = Q K of a later piece, then O += P V. Two sets of
+// weights, taken in turns, are what allows this. With two pieces there are two sets of scores as well, and a
+// piece's scores are issued a whole step before they are read; with one they are waited for at once, while O
+// += P V goes on.
 //
 // Traps: ptxas hoists a wait over arithmetic that does not depend on it, and serialises products when
-// accumulators or weights are touched between issue and wait; ptx::hold, ptx::complete, the barrier waits
-// before the product's wait and the two loop exits are there for that. It says so with warnings C7510 to
-// C7515: treat them as errors.
+// accumulators or weights are touched between issue and wait; ptx::hold, ptx::complete and the barrier waits
+// before the products' wait are there for that. It says so with warnings C7510 to C7515: treat them as
+// errors.
 #pragma once
 
 #include "cuda/sm90/output.cuh"
@@ -25,28 +27,23 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
   using ptx::barrier_wait;
   const int lane = threadIdx.x & 31;
   Ring<C::kQStages> q;
-  Ring<C::kStages> k;
-  Ring<C::kStages> v;
+  Ring<C::kSlots> slot;
+  Ring<C::kStages> ring;
   const auto arrive = [&](std::uint32_t barrier) {
     if (lane == 0) barrier_arrive(barrier);
   };
 
   while (true) {
     barrier_wait(shared.q_full(q.stage), q.phase);
-    int index;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(q.stage)) : "memory");
-    // A reduction leaves it in a uniform register, so that decoding, loop counters, branches and descriptors
-    // stay on the uniform path. Publishing decoded items instead costs registers: several reductions end in
-    // ordinary ones.
-    index = __reduce_max_sync(~0U, index);
+    const int index = item_number(shared, slot.stage);
     if (index < 0) break;
     const Item item = decode(a, index);
     const SequenceRow s = a.sequences[item.sequence];
-    const int rows = static_cast<int>(s.q_len) * a.group;
+    const int rows = static_cast<int>(s.q_len) * a.group.value();
     const Visibility visible(a, s);
     const int first_row = item.tile * C::kRows + warpgroup * 64;
-    TileRange block = tiles_of<C::kKeys>(visible, item.tile * C::kRows, C::kRows, rows, a.group);
-    TileRange mine = tiles_of<C::kKeys>(visible, first_row, 64, rows, a.group);
+    TileRange block = tiles_of<C::kKeys, C::kPiece>(visible, item.tile * C::kRows, C::kRows, rows, a.group);
+    TileRange mine = tiles_of<C::kKeys, C::kPiece>(visible, first_row, 64, rows, a.group);
     take_part<C::kKeys>(a, item.part, visible.keys, block);
     take_part<C::kKeys>(a, item.part, visible.keys, mine);
     const int n = mine.last - mine.first;
@@ -55,78 +52,72 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
 
     const auto skip = [&](int tiles) {  // tiles that only other warpgroups need
       for (int j = 0; j < tiles; ++j) {
-        barrier_wait(shared.k_full(k.stage), k.phase);
-        arrive(shared.k_empty(k.stage));
-        k.advance();
-        barrier_wait(shared.v_full(v.stage), v.phase);
-        arrive(shared.v_empty(v.stage));
-        v.advance();
+        barrier_wait(shared.k_full(ring.stage), ring.phase);
+        barrier_wait(shared.v_full(ring.stage), ring.phase);
+        arrive(shared.empty(ring.stage));
+        ring.advance();
       }
     };
     skip(before);
 
-    const int row0 = first_row + (ptx::thread_index() >> 5 & 3) * 16 + (lane >> 2);
+    const int row0 = first_row + row_of_thread();
     Rows<C> r;
     Output<C> o;
-    const float* k_scale = a.k_scale + ((a.first_head + item.head) * a.key_rows + s.k_row) / 16 + (lane & 3);
-    {
-      float q_scale0 = a.scale;
-      float q_scale1 = a.scale;
-      if (a.q_scale != nullptr) {
-        const float* q_scale = a.q_scale + item.head * a.q_rows + s.q_row;
-        q_scale0 = row0 < rows ? __ldg(q_scale + row0) : 0.0F;
-        q_scale1 = row0 + 8 < rows ? __ldg(q_scale + row0 + 8) : 0.0F;
-      }
-      if constexpr (C::kScores == Mma::e4m3_f16) {  // one K scale a head
-        q_scale0 *= __ldg(k_scale);
-        q_scale1 *= __ldg(k_scale);
-      }
-      start(r, q_scale0, q_scale1);
-    }
-    OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part0[i] = typename C::Output(0);
+    const auto scale_of = [&](int i) {
+      return row_scale<C>(shared, a, item, s, slot.stage, row0 + 8 * i, rows);
+    };
+    start(r, scale_of(0), scale_of(1));
+    OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part[i] = typename C::Output(0);
     clear_sums(o, shared);
 
     if (n > 0) {
-      typename C::Score score[C::kScoreRegisters];
-      std::uint32_t even[C::kWeightRegisters];
-      std::uint32_t spare[C::kLatePack ? 4 : C::kWeightRegisters];
-      auto& odd = reinterpret_cast<std::uint32_t(&)[C::kWeightRegisters]>(*(C::kLatePack ? even : spare));
+      typename C::Score score0[C::kScoreRegisters];
+      typename C::Score spare[C::kPieces == 2 ? C::kScoreRegisters : 4];
+      auto& score1 =
+          reinterpret_cast<typename C::Score(&)[C::kScoreRegisters]>(*(C::kPieces == 2 ? spare : score0));
+      std::uint32_t weight0[C::kWeightRegisters];
+      std::uint32_t spare_weight[C::kLatePack ? 4 : C::kWeightRegisters];
+      auto& weight1 =
+          reinterpret_cast<std::uint32_t(&)[C::kWeightRegisters]>(*(C::kLatePack ? weight0 : spare_weight));
       const std::uint32_t q_at = ptx::descriptor_address(shared.q(q.stage) + warpgroup * 64 * C::kChunkBytes);
       const std::uint32_t k_at = ptx::descriptor_address(shared.k(0));
       const std::uint32_t v_at = ptx::descriptor_address(shared.v(0), C::kWideValues ? C::kKeys * 128 : 16);
-      const int step = a.reverse ? -1 : 1;
       int tile = a.reverse ? mine.last - 1 : mine.first;
       int since = 0;  // tiles in the tensor-core accumulators
-      std::uint32_t k_used;
 
-      // K scales of the next tile, fetched a tile ahead. A sequence's last tile may have no second block.
-      const float* scale_at = k_scale + 8 * tile;
-      const int last_block = (visible.keys - 1) / 64;
-      float next_scale[2] = {1.0F, 1.0F};
-      const auto load_scales = [&](int of_tile) {
-        if constexpr (C::kBlockScales) {
-          next_scale[0] = __ldg(scale_at);
-          next_scale[1] = __ldg(scale_at + (2 * of_tile < last_block ? 4 : 0));
-          scale_at += 8 * step;
+      // In reverse the pieces of a tile change places too, where the order matters.
+      const int swapped = C::kSwaps && a.reverse ? 1 : 0;
+      const auto place = [&](int at) { return at ^ swapped; };
+      const std::uint32_t k_piece[2] = {k_at + swapped * C::kPieceOfK,
+                                        k_at + C::kPieceOfK - swapped * C::kPieceOfK};
+      const std::uint32_t v_piece[2] = {v_at + swapped * C::kPieceOfV,
+                                        v_at + C::kPieceOfV - swapped * C::kPieceOfV};
+      const auto scores = [&](typename C::Score(&score)[C::kScoreRegisters], int at, std::uint32_t stage) {
+        issue_scores<C>(score, q_at, k_piece[at] + stage * (C::kKBytes / 16));
+      };
+      const auto values = [&]<int kAt>(std::uint32_t(&p)[C::kWeightRegisters]) {
+        const int accumulate = C::kHalfOutput ? 0 : !C::kFlushes || kAt == 1 ? 1 : since != 0;
+        issue_values<C, C::kSwaps ? 0 : kAt>(
+            o, p, (C::kSwaps ? v_piece[kAt] : v_at) + ring.stage * (C::kVPitch / 16), accumulate);
+      };
+      // K scales, read from shared memory a piece ahead.
+      float next_scale[C::kPieces][Scales<C>::kBlocks];
+      const auto load_scales = [&](int at, std::uint32_t stage) {
+        OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
+          next_scale[at][b] = C::kBlockScales ? ptx::load_shared(shared.key_scales(stage) +
+                                                                 16 * Scales<C>::kBlocks * place(at) +
+                                                                 16 * b + 4 * (lane & 3))
+                                              : 1.0F;
         }
       };
-      load_scales(tile);
-
-      const auto scores = [&] {
-        issue_scores<C>(score, q_at, k_at + k.stage * (C::kKBytes / 16));
-        k_used = k.stage;
-        k.advance();
-      };
-      const auto values = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
-        issue_values<C>(o, p, v_at + v.stage * (C::kVPitch / 16), C::kFlushes ? since != 0 : 1);
-        ++since;
-      };
-      const auto hide_tile = [&](const Scales& scale) {  // in a tile that some row does not see whole
-        const int key = tile * C::kKeys + 2 * (lane & 3);
+      /// in a piece that some row does not see whole
+      const auto hide_piece = [&](typename C::Score(&score)[C::kScoreRegisters], int piece,
+                                  const Scales<C>& scale) {
+        const int key = piece * C::kPiece + 2 * (lane & 3);
         const int row[2] = {min(row0, rows - 1), min(row0 + 8, rows - 1)};
         Limits limits;
         OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-          const int token = a.group == 1 ? row[i] : row[i] / a.group;
+          const int token = a.group.quotient(row[i]);
           limits.begin[i] = visible.begin(token);
           limits.end[i] = visible.end(token);
         }
@@ -138,7 +129,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
             };
           };
           if constexpr (C::kHalfScores) {
-            settle_half<C>(score, key, r.scale, extras);
+            const float scales[2] = {scale_of(0), scale_of(1)};
+            settle_half<C>(score, key, scales, extras);
           } else if (a.mask.data == nullptr && a.bias.data == nullptr) {  // smooth_q's term alone
             settle<C>(score, key, limits, scale.of, [&](int i) {
               return [&, term = RowExtras(a, s, item.head, row[i]).correction](int at) {
@@ -153,10 +145,11 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         }
       };
       /// scores -> weights
-      const auto weights = [&]<bool kSettled>(const Scales& scale, std::uint32_t(&p)[C::kWeightRegisters],
+      const auto weights = [&]<bool kSettled>(typename C::Score(&score)[C::kScoreRegisters],
+                                              const Scales<C>& scale, std::uint32_t(&p)[C::kWeightRegisters],
                                               float(&part)[2]) {
         if constexpr (C::kHalfScores) {
-          const Moved moved = update_half<C>(r, a, score);
+          const Moved moved = update_half<C>(r, a, score, scale_of);
           direct_half<C>(r, score, p);
           return moved;
         } else {
@@ -170,31 +163,34 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           return moved;
         }
       };
-      /// scores of `tile` -> weights p; then waits for the product under way and folds it
-      const auto softmax = [&](std::uint32_t(&p)[C::kWeightRegisters], int left, bool product) {
-        // The last scores are there: the next item's queries may come while this one ends.
-        if (left == 1) arrive(shared.q_empty(q.stage));
-        Scales scale;
-        if constexpr (!C::kHalfScores) {
-          OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
-            OCTAVO_UNROLL for (int b = 0; b < 2; ++b) scale.of[b][row] =
-                C::kBlockScales ? r.scale[row] * next_scale[b] : r.scale[row];
-          }
-          if (left > 1) load_scales(tile + step);
+      std::uint32_t finished = C::kStages;  // the stage whose last products are under way
+      /// The step of one piece: its scores -> weights while products are under way, then waits for those and
+      /// folds. With kMore scores follow: what waits for their K, and for V, has a branch, which with
+      /// `complete` keeps ptxas from hoisting the products' wait above the arithmetic it is to hide behind.
+      const auto softmax = [&]<int kAt, bool kMore>(typename C::Score(&score)[C::kScoreRegisters],
+                                                    typename C::Score(&other)[C::kScoreRegisters],
+                                                    std::uint32_t(&p)[C::kWeightRegisters],
+                                                    const Ring<C::kStages>& next) {
+        constexpr bool kStart = C::kPieces == 1 || kAt == 0;  // of a tile
+        const int piece = C::kPieces * tile + place(kAt);
+        Scales<C> scale;
+        OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
+          OCTAVO_UNROLL for (int i = 0; i < 2 && !C::kHalfScores; ++i) scale.of[b][i] =
+              C::kBlockScales ? r.scale[i] * next_scale[kAt][b] : r.scale[i];
         }
-        const bool clear = !C::kGeneral && tile >= mine.clear_first && tile < mine.clear_last;
+        const bool clear = !C::kGeneral && piece >= mine.clear_first && piece < mine.clear_last;
         Moved moved;
         float part[2] = {0.0F, 0.0F};
         if constexpr (C::kSettles) {
           if (__builtin_expect(clear, 1)) {
-            moved = weights.template operator()<false>(scale, p, part);
+            moved = weights.template operator()<false>(score, scale, p, part);
           } else {
-            hide_tile(scale);
-            moved = weights.template operator()<true>(scale, p, part);
+            hide_piece(score, piece, scale);
+            moved = weights.template operator()<true>(score, scale, p, part);
           }
         } else {
-          if (__builtin_expect(!clear, 0)) hide_tile(scale);
-          moved = weights.template operator()<false>(scale, p, part);
+          if (__builtin_expect(!clear, 0)) hide_piece(score, piece, scale);
+          moved = weights.template operator()<false>(score, scale, p, part);
         }
         if constexpr (C::kLatePack) {
           ptx::hold(score);
@@ -203,18 +199,16 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           ptx::hold(p);
           ptx::complete(p, shared.base, a.never);
         }
-        const std::uint32_t v_used = v.stage;
-        if (product) v.advance();
-        // What the next step reads; these branches also keep ptxas from hoisting the product's wait above the
-        // softmax.
-        barrier_wait(shared.v_full(v.stage), v.phase);
-        if (left > 1) barrier_wait(shared.k_full(k.stage), k.phase);
-        if (product) {
-          ptx::wgmma_wait<0>();
-          hold_output(o);
-          arrive(shared.v_empty(v_used));
-          since = fold(o, r, shared, a, moved, since);
+        if constexpr (kMore) {
+          if (kStart) barrier_wait(shared.k_full(next.stage), next.phase);
+          if (C::kPieces == 1 || kAt == 1) barrier_wait(shared.v_full(next.stage), next.phase);
+          load_scales(kAt, next.stage);
         }
+        ptx::wgmma_wait<0>();
+        if constexpr (C::kPieces == 2) ptx::hold(other);
+        hold_output(o);
+        if (kStart && finished != C::kStages) arrive(shared.empty(finished));
+        since = fold<C, !kStart>(o, r, shared, a, moved, since);
         if constexpr (C::kDirect) {
           if (__builtin_expect(moved.any, 0)) {
             r.sum[0] *= moved.factor[0];
@@ -225,48 +219,108 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           r.sum[1] = fmaf(r.sum[1], moved.factor[1], part[1]);
         }
         if constexpr (C::kLatePack) pack_late<C>(score, p);
-        tile += step;
-      };
-      const auto advance = [&](std::uint32_t(&finished)[C::kWeightRegisters],
-                               std::uint32_t(&next)[C::kWeightRegisters], int left) {
-        ptx::hold(finished);
-        hold_output(o);
-        scores();
-        values(finished);
-        ptx::wgmma_wait<1>();
-        ptx::hold(score);
-        arrive(shared.k_empty(k_used));
-        softmax(next, left, true);
-      };
-      const auto finish = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
+        if constexpr (kMore) start_scores<C>(score);
         ptx::hold(p);
+        ptx::hold(score);
         hold_output(o);
-        values(p);
-        ptx::wgmma_wait<0>();
-        hold_output(o);
-        arrive(shared.v_empty(v.stage));
-        v.advance();
+        ptx::wgmma_fence();
+      };
+      const auto next_tile = [&](const Ring<C::kStages>& next) {
+        ++since;
+        tile += a.reverse ? -1 : 1;
+        finished = ring.stage;
+        ring = next;
+      };
+      const auto after = [&] {
+        Ring<C::kStages> next = ring;
+        next.advance();
+        return next;
       };
 
-      barrier_wait(shared.k_full(k.stage), k.phase);
-      scores();
-      ptx::wgmma_wait<0>();
-      ptx::hold(score);
-      arrive(shared.k_empty(k_used));
-      softmax(even, n, false);
-      for (int left = n - 1;
-           ;) {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
-        if (left == 0) {
-          finish(even);
-          break;
-        }
-        advance(even, odd, left--);
-        if (left == 0) {
-          finish(odd);
-          break;
-        }
-        advance(odd, even, left--);
+      const auto end_products = [&] {
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        hold_output(o);
+      };
+
+      barrier_wait(shared.k_full(ring.stage), ring.phase);
+      start_scores<C>(score0);
+      if constexpr (C::kPieces == 2) start_scores<C>(score1);
+      ptx::hold(score0);
+      if constexpr (C::kPieces == 2) ptx::hold(score1);
+      hold_output(o);
+      ptx::wgmma_fence();
+      scores(score0, 0, ring.stage);
+      ptx::wgmma_commit();
+      if constexpr (C::kPieces == 2) {
+        scores(score1, 1, ring.stage);
+        ptx::wgmma_commit();
       }
+      OCTAVO_UNROLL for (int at = 0; at < C::kPieces; ++at) load_scales(at, ring.stage);
+      barrier_wait(shared.v_full(ring.stage), ring.phase);
+      ptx::wgmma_wait<C::kPieces - 1>();
+      ptx::hold(score0);
+      if constexpr (C::kPieces == 2) {
+        for (int left = n; left > 1; --left) {
+          const Ring<C::kStages> next = after();
+          softmax.template operator()<0, true>(score0, score1, weight0, next);
+          scores(score0, 0, next.stage);
+          values.template operator()<0>(weight0);
+          ptx::wgmma_commit();
+          softmax.template operator()<1, true>(score1, score0, weight1, next);
+          scores(score1, 1, next.stage);
+          values.template operator()<1>(weight1);
+          ptx::wgmma_commit();
+          next_tile(next);
+        }
+        softmax.template operator()<0, false>(score0, score1, weight0, ring);
+        arrive(shared.q_empty(q.stage));  // the last scores are there: the next item's queries may come
+        values.template operator()<0>(weight0);
+        ptx::wgmma_commit();
+        softmax.template operator()<1, false>(score1, score0, weight1, ring);
+        values.template operator()<1>(weight1);
+        end_products();
+      } else {
+        /// a tile and the scores of the next; those are waited for, its own products are not
+        const auto step = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
+          const Ring<C::kStages> next = after();
+          softmax.template operator()<0, true>(score0, score0, p, next);
+          scores(score0, 0, next.stage);
+          ptx::wgmma_commit();
+          ptx::wgmma_fence();
+          values.template operator()<0>(p);
+          ptx::wgmma_commit();
+          next_tile(next);
+          ptx::wgmma_wait<1>();
+          ptx::hold(score0);
+        };
+        const auto last_step = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
+          arrive(shared.q_empty(q.stage));  // the last scores are there: the next item's queries may come
+          softmax.template operator()<0, false>(score0, score0, p, ring);
+          values.template operator()<0>(p);
+          end_products();
+        };
+        // Two exits instead of a tail that copies weights: copies make ptxas serialise (C7513).
+        if constexpr (C::kLatePack) {
+          for (int left = n; left > 1; --left) step(weight0);
+          last_step(weight0);
+        } else {
+          for (int left = n;;) {
+            if (--left == 0) {
+              last_step(weight0);
+              break;
+            }
+            step(weight0);
+            if (--left == 0) {
+              last_step(weight1);
+              break;
+            }
+            step(weight1);
+          }
+        }
+      }
+      arrive(shared.empty(ring.stage));
+      ring.advance();
       if constexpr (C::kFlushes) {
         if (C::kDirect || a.quantized_normaliser) take_sums(o, r, a.zero);
         flush(o, shared);
@@ -275,7 +329,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     if (n == 0) arrive(shared.q_empty(q.stage));
     q.advance();
     skip(total - before - n);
-    write_rows<C>(o, r, shared, a, item, s, row0, rows);
+    write_rows<C>(o, r, shared, a, slot.stage, warpgroup);
+    slot.advance();
   }
 }
 
@@ -289,8 +344,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (int i = 0; i < C::kStages; ++i) {
       ptx::barrier_init(shared.k_full(i), 1);
       ptx::barrier_init(shared.v_full(i), 1);
-      ptx::barrier_init(shared.k_empty(i), C::kConsumers * 4);
-      ptx::barrier_init(shared.v_empty(i), C::kConsumers * 4);
+      ptx::barrier_init(shared.empty(i), C::kConsumers * 4);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::barrier_init(shared.q_full(i), 1);

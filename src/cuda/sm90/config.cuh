@@ -39,40 +39,46 @@ struct Config {
   static constexpr bool kWideOperands =
       kScores == Mma::f16_f16 || kScores == Mma::f16_f32 || kScores == Mma::bf16_f32;
   static constexpr bool kBlockScales =
-      kScores == Mma::int8 || kScores == Mma::e4m3_f32;  ///< K scales per 64 keys
+      kScores == Mma::int8 || kScores == Mma::e4m3_f32;         ///< K scales per 64 keys
+  static constexpr bool kHeadScale = kScores == Mma::e4m3_f16;  ///< one K scale a head, which joins Q's
   static constexpr bool kWideValues = kValues == Mma::f16_f32 || kValues == Mma::bf16_f32;
   static constexpr bool kHalfOutput = kValues == Mma::e4m3_f16;
 
   // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, 2 with
   // 240.
-  static constexpr bool kThree = !kHalfOutput && kDim == 64 && !(kWideValues && kGeneral) && !kNarrow_;
+  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow_;
   static constexpr int kConsumers = kThree ? 3 : 2;
-  static constexpr int kKeys = !kHalfScores ? 128 : kDim == 64 ? 192 : 160;  ///< of a tile
+  // Two pieces a tile hide the scores' latency but cost instructions: they pay where two warpgroups do not
+  // hide it (docs/kernels/sm90.md).
+  static constexpr int kPieces = kGeneral || kHalfOutput || (kHeadScale && kDim == 128) ? 2 : 1;
+  /// of a tile
+  static constexpr int kKeys = !kHalfScores                   ? 128
+                               : kDim == 64 || !kWideOperands ? 192
+                               : kPieces == 2                 ? 128
+                                                              : 160;
+  static constexpr int kPiece = kKeys / kPieces;  ///< keys of a step
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kThree ? 160 : 240;
   static constexpr int kProducerRegisters = kThree ? 32 : 24;
 
-  // Registers of a thread.
+  // Registers of a thread: scores and weights of one piece. There are two sets of weights, and of scores
+  // where a tile has two pieces.
   using Score = std::conditional_t<kHalfScores, std::uint32_t, std::conditional_t<kIntScores, int, float>>;
-  static constexpr int kScoreRegisters = kHalfScores ? kKeys / 4 : kKeys / 2;
-  static constexpr int kWeightRegisters = kWideValues ? kKeys / 4 : kKeys / 8;
+  static constexpr int kScoreRegisters = kHalfScores ? kPiece / 4 : kPiece / 2;
+  static constexpr int kWeightRegisters = kWideValues ? kPiece / 4 : kPiece / 8;
   static constexpr int kColumns = kWideValues ? kDim : kDim + static_cast<int>(kOnesRows);
   using Product = ptx::ValueProduct<kValues, kColumns>;
   using Output = typename Product::Register;
   static constexpr int kOutputRegisters = Product::kRegisters;
   static constexpr int kSums = kColumns / 2;  ///< f32 registers that hold all columns
 
-  /// 16-bit weights with 160 registers: no room for two sets of them, so exponentials replace the scores and
-  /// are packed when the product under way has ended.
-  static constexpr bool kLatePack = kWideValues && kThree;
-
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
-  // keys), in registers, or in shared memory: with 160 registers, and where 32-bit scores of 128 channels
-  // would spill and flushes are rare.
+  // keys), in registers, or in shared memory where 160 registers have no room.
   static constexpr bool kFlushes = !kWideValues;
-  static constexpr bool kSumsInShared = kFlushes && (kThree || (kDirect && !kHalfScores));
+  static constexpr bool kSumsInShared = kFlushes && kThree && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
+  static constexpr int kSumTiles = kKeys > 192 ? 1 : 2;  ///< tiles after which the row sums are taken out
   static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush after 128 keys or so
   static constexpr int kFlushed = kDim / 2 + (kShares ? 4 : 0);  ///< accumulators a flush takes
 
@@ -80,23 +86,42 @@ struct Config {
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;
   static constexpr int kChunkBytes = kRowBytes < 128 ? kRowBytes : 128;
   static constexpr int kChunks = kRowBytes / kChunkBytes;
+  /// 16-bit weights with 160 registers: no room for two sets of them, so exponentials replace the scores and
+  /// are packed when the product under way has ended.
+  static constexpr bool kLatePack = kWideValues && kThree && kPieces == 1;
+
+  /// Whether reverse key order takes the second piece of a tile first (direct and 16-bit weights do not
+  /// depend on the order), and how far apart pieces are, in units of 16 bytes.
+  static constexpr bool kSwaps = kPieces == 2 && !kDirect && !kWideValues;
+  static constexpr std::uint32_t kPieceOfK = kPiece * kChunkBytes / 16;
+  static constexpr std::uint32_t kPieceOfV = kPiece * (kWideValues ? 128 : 1) / 16;
   static constexpr int kQBytes = kRows * kRowBytes;
   static constexpr int kKBytes = kKeys * kRowBytes;
   static constexpr int kVBytes = kWideValues ? kKeys * kDim * 2 : kColumns * kKeys;
   static constexpr int kVPitch = (kVBytes + 1023) / 1024 * 1024;
   static constexpr int kSumsBytes = kSumsInShared ? kConsumers * 128 * kSums * 4 : 0;
+  static constexpr int kKeyScales = kKeys / 64 * 4;  ///< with kBlockScales, of a tile
+  static constexpr int kKeyScaleBytes = kBlockScales ? 4 * kKeyScales : 0;
+  // Scales and shifts of an item's rows and channels come with its queries and stay until the rows are
+  // written, so there is a slot more than there are Q stages. Without quantization there are none to speak
+  // of.
+  static constexpr bool kVectors = !(kWideOperands && kWideValues);
+  static constexpr int kVectorBytes = kVectors ? 4 * (2 * kRows + 4 + (kWideValues ? 0 : 2 * kDim)) : 0;
   static constexpr int kLimit = 232448 - 2048;  ///< of a block, less barriers and the alignment of the base
-  static constexpr int kQStages =
-      2 * kQBytes + 2 * (kKBytes + kVPitch) + kSumsBytes <= kLimit && !(kWideOperands && kDim == 128) ? 2 : 1;
-  static constexpr int kFits = (kLimit - kQStages * kQBytes - kSumsBytes) / (kKBytes + kVPitch);
+  static constexpr int kQStages = kWideOperands && kDim == 128 ? 1 : 2;
+  static constexpr int kSlots = kQStages + 1;
+  static constexpr int kFits = (kLimit - kQStages * kQBytes - kSumsBytes - kSlots * kVectorBytes) /
+                               (kKBytes + kVPitch + kKeyScaleBytes);
   static constexpr int kStages = kFits < 4 ? kFits : 4;  ///< of K and of V
   static constexpr int kOffsetK = kQStages * kQBytes;
   static constexpr int kOffsetV = kOffsetK + kStages * kKBytes;
   static constexpr int kOffsetSums = kOffsetV + kStages * kVPitch;
-  static constexpr int kOffsetBarriers = kOffsetSums + kSumsBytes;
+  static constexpr int kOffsetVectors = kOffsetSums + kSumsBytes;
+  static constexpr int kOffsetKeyScales = kOffsetVectors + kSlots * kVectorBytes;
+  static constexpr int kOffsetBarriers = kOffsetKeyScales + kStages * kKeyScaleBytes;
   static constexpr int kSharedBytes = kOffsetBarriers + 2048;
 
-  static_assert(kStages >= 2 && kSharedBytes <= 232448);
+  static_assert(kStages >= 3 && kSharedBytes <= 232448 && kVectorBytes % 16 == 0);
   static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
                 (kConsumers + 1) * (65536 / kThreads / 8 * 8));
 };

@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float mean[kMeans][128];
   const std::int64_t key = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int head = blockIdx.y;
-  const std::int64_t lines = a.group * a.q_blocks;  // q_mean is [kv_heads][group][q_blocks], so is correction
+  const std::int64_t lines =
+      a.group.value() * a.q_blocks;  // q_mean is [kv_heads][group][q_blocks], so is correction
   const float* k = k_exact + ((a.first_head + head) * a.key_rows + min(key, a.key_rows - 1)) * dim;
   for (std::int64_t first = 0; first < lines; first += kMeans) {
     const int count = static_cast<int>(min(static_cast<std::int64_t>(kMeans), lines - first));
@@ -42,20 +43,20 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile)
   const int lane = threadIdx.x % 32;
   const int tile = static_cast<int>(line / rows_of_tile);  // among the split ones
   const int in_tile = static_cast<int>(line - static_cast<std::int64_t>(tile) * rows_of_tile);
-  const int index = a.whole + tile * a.splits;
+  const int index = a.whole + tile * a.splits.value();
   if (index >= a.items) return;
   const Item item = decode(a, index);
   const SequenceRow s = a.sequences[item.sequence];
   const int row = item.tile * rows_of_tile + in_tile;
-  if (row >= s.q_len * a.group) return;
+  if (row >= s.q_len * a.group.value()) return;
   const auto part_at = [&](int i) {
     return static_cast<std::int64_t>(item.part + i) * rows_of_tile + in_tile;
   };
   float top = -INFINITY;
-  for (int i = 0; i < a.splits; ++i) top = ptx::max_nan(top, a.partial_lse[part_at(i)]);
+  for (int i = 0; i < a.splits.value(); ++i) top = ptx::max_nan(top, a.partial_lse[part_at(i)]);
   float total = 0.0F;
   float x[4] = {};
-  for (int i = 0; i < a.splits && top != -INFINITY; ++i) {
+  for (int i = 0; i < a.splits.value() && top != -INFINITY; ++i) {
     const float part = a.partial_lse[part_at(i)];
     if (part == -INFINITY) continue;  // no visible keys there
     const float w = __expf(part - top);
@@ -65,8 +66,8 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile)
       if (channel < a.head_dim) x[c] = fmaf(w, a.partial_out[part_at(i) * a.head_dim + channel], x[c]);
     }
   }
-  const int token = row / a.group;
-  const int q_head = item.head * a.group + (row - token * a.group);
+  const int token = a.group.quotient(row);
+  const int q_head = item.head * a.group.value() + (row - token * a.group.value());
   const std::int64_t at = s.batch * a.out.batch + q_head * a.out.head + (s.q_begin + token) * a.out.token;
   OCTAVO_UNROLL for (int c = 0; c < 4; ++c) {
     const int channel = lane + 32 * c;
@@ -85,13 +86,13 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile)
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
                          int padded_dim, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((a.key_rows + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(a.kv_heads));
+                  static_cast<unsigned>(a.kv_heads.value()));
   correct<<<grid, kThreads, 0, stream>>>(q_mean, k_exact, correction, a, padded_dim);
   return check_launch("the term of smooth_q");
 }
 
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {
-  const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits) * rows_of_tile;
+  const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits.value()) * rows_of_tile;
   merge<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(a,
                                                                                                 rows_of_tile);
   return check_launch("the merge of split keys");

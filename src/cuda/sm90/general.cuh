@@ -31,8 +31,8 @@ struct RowExtras {
 
   /// `row` counts packed rows of the sequence.
   OCTAVO_DEVICE RowExtras(const Arguments& a, const SequenceRow& s, int head, int row) {
-    const int token = row / a.group;
-    const int q_head = head * a.group + (row - token * a.group);
+    const int token = a.group.quotient(row);
+    const int q_head = head * a.group.value() + (row - token * a.group.value());
     if (a.mask.data != nullptr) {
       mask = static_cast<const std::uint8_t*>(a.mask.data) + s.batch * a.mask.batch + q_head * a.mask.head +
              token * a.mask.token;
@@ -61,17 +61,16 @@ struct RowExtras {
 
 /// Turns 32-bit scores into logits (in codes where weights are direct), in place; scale[block][row].
 /// `extras(row)` gives what is added to a key's logit; one row after the other, to hold the pointers of one.
-template <class C, class Extras>
+template <class C, int kBlocks, class Extras>
 OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], int key, const Limits& limits,
-                          const float (&scale)[2][2], const Extras& extras) {
+                          const float (&scale)[kBlocks][2], const Extras& extras) {
   OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
     const auto extra = extras(row);
     OCTAVO_UNROLL for (int i = 2 * row; i < C::kScoreRegisters; i += i % 2 == 0 ? 1 : 3) {
       const int at = key + 8 * (i / 4) + i % 2;
       const float dot = value<C, false>(s[i]);
       const float added = limits.hides(row, at) ? -INFINITY : extra(at);
-      const float logit =
-          added == -INFINITY ? -INFINITY : fmaf(dot, scale[C::kBlockScales ? i / 32 : 0][row], added);
+      const float logit = added == -INFINITY ? -INFINITY : fmaf(dot, scale[i / 32 % kBlocks][row], added);
       if constexpr (C::kIntScores) {
         s[i] = __float_as_int(logit);
       } else {

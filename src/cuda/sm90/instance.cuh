@@ -12,6 +12,7 @@ Instance instance(const char* name) {
           name,
           C::kRows,
           C::kKeys,
+          C::kPiece,
           C::kThreads,
           C::kSharedBytes,
           C::kRowBytes,

@@ -10,6 +10,7 @@ struct Instance {
   const char* name = "";
   int rows = 0;  ///< queries of a tile
   int keys = 0;  ///< of a tile
+  int step = 0;  ///< keys whose weights are made at once: the recipe's key_tile
   int threads = 0;
   int shared_bytes = 0;
   int row_bytes = 0;    ///< of Q and K

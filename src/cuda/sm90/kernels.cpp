@@ -134,8 +134,8 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
     return unsupported("runs exp2 direct with slack above 0 (its reference moves in whole octaves)");
   if (f.exp2 == Exp2::exact && r.slack != 0.0F) return unsupported("runs exp2 exact with slack 0");
   const Instance instance = instance_of(f, p, r);
-  if (r.key_tile != 0 && r.key_tile != instance.keys)
-    return unsupported(concat("runs key_tile ", instance.keys, " here, not ", r.key_tile));
+  if (r.key_tile != 0 && r.key_tile != instance.step)
+    return unsupported(concat("runs key_tile ", instance.step, " here, not ", r.key_tile));
   if (r.pv_accumulator == PvAccumulator::f32_buffered && r.pv_buffer < instance.keys)
     return unsupported(concat("runs pv_buffer from ", instance.keys, " keys on, not ", r.pv_buffer));
   if (r.pv_accumulator == PvAccumulator::f16_buffered && r.pv_buffer != 2)
@@ -161,7 +161,7 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
 Recipe effective(const Family& f, const Problem& p, Recipe r) {
   // docs/numerics.md leaves the 16-bit format of `half` to the input.
   if (r.name == "half" && p.dtype == DType::bf16) r.qk_format = r.p_format = r.v_format = Format::bf16;
-  r.key_tile = instance_of(f, p, r).keys;
+  r.key_tile = instance_of(f, p, r).step;
   return r;
 }
 

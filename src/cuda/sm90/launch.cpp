@@ -140,8 +140,8 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
                            const MutableTensorView& lse, std::byte* workspace) {
   Arguments a;
   a.scale = std::fabs(p.scale) * std::numbers::log2e_v<float>;
-  a.kv_heads = static_cast<int>(schedule.kv_heads);
-  a.group = static_cast<int>(schedule.group);
+  a.kv_heads = IndexDivisor(schedule.kv_heads);
+  a.group = IndexDivisor(schedule.group);
   a.head_dim = static_cast<int>(p.head_dim);
 
   a.left = limit(p.options.window.left);
@@ -166,19 +166,23 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
   a.lse = strided_lse(lse, p);
 
   a.tiles = static_cast<int>(schedule.tiles);
-  a.pairs = static_cast<int>(schedule.pairs);
   a.items = static_cast<int>(schedule.items());
   a.whole = static_cast<int>(schedule.whole);
-  a.splits = static_cast<int>(schedule.splits);
+  a.splits = IndexDivisor(schedule.splits);
   a.split_tiles = static_cast<int>(schedule.split_tiles);
   a.longest_first = schedule.longest_first;
+  std::int64_t head_block = 1;
   if (a.longest_first) {
     const auto pair_bytes =
         static_cast<std::size_t>(std::max<std::int64_t>(1, longest(p, &Sequence::k_len))) *
         static_cast<std::size_t>(instance.row_bytes + (instance.wide_values ? 2 : 1) * instance.columns);
-    a.head_block = static_cast<int>(
+    head_block = static_cast<std::int64_t>(
         std::clamp<std::size_t>(kCachedBytes / pair_bytes, 1, static_cast<std::size_t>(schedule.pairs)));
   }
+  a.head_block = IndexDivisor(head_block);
+  a.block_tiles = IndexDivisor(head_block * schedule.tiles);
+  a.last_block = static_cast<int>(pieces(schedule.pairs, head_block) - 1);
+  a.last_head_block = IndexDivisor(schedule.pairs - a.last_block * head_block);
   if (schedule.dynamic) a.counter = reinterpret_cast<int*>(workspace + schedule.counter);
   a.partial_out = reinterpret_cast<float*>(workspace + schedule.partial_out);
   a.partial_lse = reinterpret_cast<float*>(workspace + schedule.partial_lse);

@@ -12,58 +12,49 @@ namespace octavo::cuda::sm90 {
 /// Tensor-core accumulators, and f32 sums where they are registers.
 template <class C>
 struct Output {
-  static constexpr int kParts = C::kHalfOutput ? 2 : 1;  ///< f16 accumulators take 64 keys each
-  typename C::Output part0[C::kOutputRegisters];
-  typename C::Output part1[C::kHalfOutput ? C::kOutputRegisters : 1];
+  typename C::Output part[C::kOutputRegisters];
   float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' kept sums (kShares)
   float pending[2];  ///< what references moved since the last flush: the sums' factor at the next
 };
 
-/// Descriptor of the k-step `step` of a V stage.
+/// Where the k-step `step` of a V stage lies: its distance from the stage's start, and the descriptor's high
+/// half.
+struct ValuePlace {
+  std::uint32_t offset;
+  std::uint32_t high;
+};
 template <class C>
-OCTAVO_DEVICE std::uint64_t value_descriptor(std::uint32_t v, int step) {
-  if constexpr (C::kWideValues) {  // [channel chunk of 64][key][128 bytes]; a step is 16 keys
-    return ptx::descriptor(v + step * (16 * 128 / 16), ptx::Swizzle::bytes128, 1024);
-  } else {  // [chunk of 128 keys][column][128 bytes], then a narrower rest; a step is 32 keys
-    constexpr int kWhole = C::kKeys / 128;
-    const int key = 32 * step;
-    if (key < kWhole * 128)
-      return ptx::descriptor(v + ((key / 128) * C::kColumns * 128 + key % 128) / 16, ptx::Swizzle::bytes128,
-                             1024);
-    constexpr auto kSwizzle = C::kKeys % 128 == 64 ? ptx::Swizzle::bytes64 : ptx::Swizzle::bytes32;
-    return ptx::descriptor(v + (kWhole * C::kColumns * 128 + key - kWhole * 128) / 16, kSwizzle,
-                           8 * (C::kKeys % 128));
-  }
+constexpr ValuePlace value_place(int step) {
+  if (C::kWideValues)  // [channel chunk of 64][key][128 bytes]; a step is 16 keys
+    return {static_cast<std::uint32_t>(step * (16 * 128 / 16)),
+            ptx::descriptor_high(ptx::Swizzle::bytes128, 1024)};
+  // [chunk of 128 keys][column][128 bytes], then a narrower rest; a step is 32 keys
+  constexpr int kWhole = C::kKeys / 128;
+  const int key = 32 * step;
+  if (key < kWhole * 128)
+    return {static_cast<std::uint32_t>(((key / 128) * C::kColumns * 128 + key % 128) / 16),
+            ptx::descriptor_high(ptx::Swizzle::bytes128, 1024)};
+  constexpr auto kSwizzle = C::kKeys % 128 == 64 ? ptx::Swizzle::bytes64 : ptx::Swizzle::bytes32;
+  return {static_cast<std::uint32_t>((kWhole * C::kColumns * 128 + key - kWhole * 128) / 16),
+          ptx::descriptor_high(kSwizzle, 8 * (C::kKeys % 128))};
 }
 
-/// Starts the products of one tile. `accumulate` = 0: from zero.
-template <class C>
+/// Starts the products of piece kAt of the stage at `v`. `accumulate` = 0: from zero. Fences and commits are
+/// the caller's.
+template <class C, int kAt>
 OCTAVO_DEVICE void issue_values(Output<C>& o, const std::uint32_t (&p)[C::kWeightRegisters], std::uint32_t v,
                                 int accumulate) {
   constexpr int kSteps = C::kWeightRegisters / 4;
-  ptx::wgmma_fence();
   OCTAVO_UNROLL for (int step = 0; step < kSteps; ++step) {
-    const std::uint64_t b = value_descriptor<C>(v, step);
-    const auto issue = [&](auto& part, int from_zero) {
-      C::Product::issue(part, p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3], b, from_zero);
-    };
-    if constexpr (C::kHalfOutput) {
-      if (step < kSteps / 2) {
-        issue(o.part0, step != 0);
-      } else {
-        issue(o.part1, step != kSteps / 2);
-      }
-    } else {
-      issue(o.part0, step == 0 ? accumulate : 1);
-    }
+    const ValuePlace at = value_place<C>(kAt * kSteps + step);
+    C::Product::issue(o.part, p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
+                      ptx::descriptor(v + at.offset, at.high), step == 0 ? accumulate : 1);
   }
-  ptx::wgmma_commit();
 }
 
 template <class C>
 OCTAVO_DEVICE void hold_output(Output<C>& o) {
-  ptx::hold(o.part0);
-  if constexpr (C::kHalfOutput) ptx::hold(o.part1);
+  ptx::hold(o.part);
 }
 
 // Row sums come out of the product twice. Columns kDim + 2c, moved into f32 every second tile, hardly lose
@@ -76,13 +67,13 @@ template <class C>
 OCTAVO_DEVICE void take_sums(Output<C>& o, Rows<C>& r, float zero) {
   constexpr int n = C::kOutputRegisters;
   if constexpr (C::kHalfOutput) {
-    r.sum[0] += ptx::low_f16(o.part0[n - 2]) + ptx::low_f16(o.part1[n - 2]);
-    r.sum[1] += ptx::low_f16(o.part0[n - 1]) + ptx::low_f16(o.part1[n - 1]);
+    r.sum[0] += ptx::low_f16(o.part[n - 2]);
+    r.sum[1] += ptx::low_f16(o.part[n - 1]);
   } else if constexpr (C::kFlushes) {
-    r.sum[0] += o.part0[n - 4];
-    r.sum[1] += o.part0[n - 2];
-    o.part0[n - 4] *= zero;
-    o.part0[n - 2] *= zero;
+    r.sum[0] += o.part[n - 4];
+    r.sum[1] += o.part[n - 2];
+    o.part[n - 4] *= zero;
+    o.part[n - 2] *= zero;
   }
 }
 
@@ -120,10 +111,9 @@ template <class C>
 OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
   if constexpr (C::kHalfOutput) {
     const int at = i / 4 * 2 + i / 2 % 2;
-    return i % 2 == 0 ? ptx::low_f16(o.part0[at]) + ptx::low_f16(o.part1[at])
-                      : ptx::high_f16(o.part0[at]) + ptx::high_f16(o.part1[at]);
+    return i % 2 == 0 ? ptx::low_f16(o.part[at]) : ptx::high_f16(o.part[at]);
   } else {
-    return o.part0[i];
+    return o.part[i];
   }
 }
 
@@ -136,8 +126,8 @@ OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
       const std::uint32_t at = sum_address(shared, i);
       const float4 f = load_shared(at);
       store_shared(
-          at, make_float4(fmaf(f.x, o.pending[0], o.part0[i]), fmaf(f.y, o.pending[0], o.part0[i + 1]),
-                          fmaf(f.z, o.pending[1], o.part0[i + 2]), fmaf(f.w, o.pending[1], o.part0[i + 3])));
+          at, make_float4(fmaf(f.x, o.pending[0], o.part[i]), fmaf(f.y, o.pending[0], o.part[i + 1]),
+                          fmaf(f.z, o.pending[1], o.part[i + 2]), fmaf(f.w, o.pending[1], o.part[i + 3])));
     }
   } else if constexpr (C::kSumsInRegisters) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] =
@@ -153,20 +143,20 @@ OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
 template <class C>
 OCTAVO_DEVICE void scale_accumulators(Output<C>& o, const float (&factor)[2]) {
   if constexpr (!C::kHalfOutput) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part0[i] *= factor[i / 2 % 2];
+    OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part[i] *= factor[i / 2 % 2];
   }
 }
 
-/// Everything that follows a finished product: `since` tiles are in the accumulators. Returns how many are
-/// left there.
-template <class C>
+/// Everything that follows a finished product: `since` tiles are in the accumulators, and in the middle
+/// of a tile (kMiddle) its first piece. Returns how many are left there.
+template <class C, bool kMiddle>
 OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                        const Moved& moved, int since) {
-  if constexpr (C::kFlushes) {
+  if constexpr (C::kFlushes && (!kMiddle || C::kHalfOutput)) {
     const bool due = C::kHalfOutput || since >= a.flush_tiles;
     // A branch on purpose: unconditional, it draws C7511. With a normaliser of unrounded weights the columns
     // are not used.
-    if ((due || (since & 1) == 0) && (C::kDirect || a.quantized_normaliser)) take_sums(o, r, a.zero);
+    if ((due || since % C::kSumTiles == 0) && (C::kDirect || a.quantized_normaliser)) take_sums(o, r, a.zero);
     if (due) {
       flush(o, shared);
       since = 0;
@@ -177,7 +167,7 @@ OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const 
       o.pending[0] *= moved.factor[0];
       o.pending[1] *= moved.factor[1];
     }
-    if (since != 0 || !C::kFlushes) scale_accumulators(o, moved.factor);
+    if (kMiddle || since != 0 || !C::kFlushes) scale_accumulators(o, moved.factor);
   }
   return since;
 }
@@ -210,30 +200,35 @@ struct Destination {
 };
 
 /// Row sums to 1 / l, and the LSE: ln 2 * (reference + log2 l) + what smoothing took; without a key 0 and
-/// -infinity.
+/// -infinity. l: of all four threads of a row.
 template <class C>
-OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& item, const SequenceRow& s,
-                                   int row0, int rows, float (&inverse)[2]) {
+OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Shared<C>& shared, const Arguments& a, const Item& item,
+                                   const SequenceRow& s, std::uint32_t slot, const float (&l)[2], int row0,
+                                   int rows) {
   constexpr float kLn2 = 0x1.62e43p-1F;
   const bool partial = item.part >= 0;
   const bool first = (ptx::thread_index() & 3) == 0;
   Destination to;
   to.out = partial ? StridedTensor{a.partial_out, DType::f32, 0, 0, 0, 1} : a.out;
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-    const float l = row_sum(r.sum[i]);
-    inverse[i] = l == 0.0F ? 0.0F : 1.0F / l;
     const int row = row0 + 8 * i;
     if (row >= rows) continue;
-    const int token = a.group == 1 ? row : row / a.group;
-    const int q_head = item.head * a.group + (row - token * a.group);
-    const std::int64_t line = static_cast<std::int64_t>(item.part) * C::kRows + (row - item.tile * C::kRows);
+    const int token = a.group.quotient(row);
+    const int q_head = item.head * a.group.value() + (row - token * a.group.value());
+    const int in_tile = row - item.tile * C::kRows;
+    const std::int64_t line = static_cast<std::int64_t>(item.part) * C::kRows + in_tile;
     to.at[i] = partial ? line * a.head_dim
                        : s.batch * to.out.batch + q_head * to.out.head + (s.q_begin + token) * to.out.token;
     if (!first || (!partial && a.lse.data == nullptr)) continue;
-    const float lse =
-        l == 0.0F ? -INFINITY
-                  : fmaf(kLn2, r.reference[i] / Rows<C>::kUnit - a.p_log2 + __log2f(l),
-                         a.lse_shift == nullptr ? 0.0F : a.lse_shift[item.head * a.q_rows + s.q_row + row]);
+    float shift = 0.0F;
+    if constexpr (C::kVectors) {
+      shift = ptx::load_shared(shared.lse_shift(slot) + 4 * in_tile);
+    } else if (a.lse_shift != nullptr) {
+      shift = a.lse_shift[item.head * a.q_rows + s.q_row + row];
+    }
+    const float lse = l[i] == 0.0F
+                          ? -INFINITY
+                          : fmaf(kLn2, r.reference[i] / Rows<C>::kUnit - a.p_log2 + __log2f(l[i]), shift);
     if (partial) {
       a.partial_lse[line] = lse;
     } else {
@@ -244,87 +239,90 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Arguments& a, const Item& i
   return to;
 }
 
-/// The share of V's mean that each row gets back: all of it where smoothing took it, else what the
-/// accumulators lost.
+/// Of both rows: their sums, and the share of V's mean that each gets back: all of it where smoothing took
+/// it, else what the accumulators lost.
 template <class C>
-OCTAVO_DEVICE void give_back(const Output<C>& o, const Shared<C>& shared, const Arguments& a,
-                             const float (&inverse)[2], float (&share)[2]) {
-  share[0] = share[1] = a.smooth_v ? 1.0F : 0.0F;
-  if constexpr (C::kShares) {
-    if (a.smooth_v) return;
-    float kept[2];
-    if constexpr (C::kSumsInShared) {
-      const float4 sums = load_shared(sum_address(shared, C::kDim / 2));
-      kept[0] = sums.y;
-      kept[1] = sums.w;
-    } else {
-      kept[0] = o.sum[C::kDim / 2];
-      kept[1] = o.sum[C::kDim / 2 + 1];
+OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C>& shared, const Arguments& a,
+                            float (&l)[2], float (&inverse)[2], float (&share)[2]) {
+  float kept[2] = {0.0F, 0.0F};
+  if constexpr (C::kShares && C::kSumsInShared) {
+    const float4 sums = load_shared(sum_address(shared, C::kDim / 2));
+    kept[0] = sums.y;
+    kept[1] = sums.w;
+  } else if constexpr (C::kShares) {
+    kept[0] = o.sum[C::kDim / 2];
+    kept[1] = o.sum[C::kDim / 2 + 1];
+  }
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    l[i] = row_sum(r.sum[i]);
+    inverse[i] = l[i] == 0.0F ? 0.0F : ptx::reciprocal(l[i]);
+    share[i] = a.smooth_v ? 1.0F : 0.0F;
+    if constexpr (C::kShares) {  // one thread of the four has the column, the others hold zeros
+      const float all = row_sum(kept[i]);
+      if (!a.smooth_v) share[i] = 1.0F - all * inverse[i] * (1.0F / kKeptValue);
     }
-    // One thread of the four has the column, the others hold zeros.
-    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) share[i] =
-        1.0F - row_sum(kept[i]) * inverse[i] * (1.0F / kKeptValue);
   }
 }
 
-/// O = sums * delta_V / l + a share of V's mean.
+/// O = sums * delta_V / l + a share of V's mean. Nothing here waits for global memory. The item is decoded
+/// once more: what tells where its rows go would cost the main loop a dozen registers.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
-                              const Item& item, const SequenceRow& s, int row0, int rows) {
+                              std::uint32_t slot, int warpgroup) {
+  const Item item = decode(a, item_number(shared, slot));
+  const SequenceRow s = a.sequences[item.sequence];
+  const int rows = static_cast<int>(s.q_len) * a.group.value();
+  const int row0 = item.tile * C::kRows + warpgroup * 64 + row_of_thread();
   const int t = ptx::thread_index() & 3;
-  const float* v_scale = a.v_scale;
-  const float* v_mean = a.v_mean;
-  if constexpr (!C::kWideValues) {
-    const std::int64_t channel =
-        ((a.first_head + item.head) * a.sequences.count + item.sequence) * C::kDim + 2 * t;
-    v_scale += channel;
-    v_mean += channel;
-  }
+  float l[2];
   float inverse[2];
-  const Destination to = end_rows(r, a, item, s, row0, rows, inverse);
   float share[2];
-  give_back(o, shared, a, inverse, share);
+  sum_rows(o, r, shared, a, l, inverse, share);
+  const Destination to = end_rows(r, shared, a, item, s, slot, l, row0, rows);
 
-  /// the thread's two channels 8c + 2t, + 1 of row i, finished
-  const auto finished = [&](int c, int i) {
-    float2 x;
+  /// the thread's two channels 8c + 2t, + 1 of both rows, finished; rows without a key are 0
+  const auto finished = [&](int c, float2(&y)[2]) {
+    float4 x;
     if constexpr (C::kSumsInShared) {
-      const float4 both = load_shared(sum_address(shared, 4 * c));
-      x = i == 0 ? make_float2(both.x, both.y) : make_float2(both.z, both.w);
+      x = load_shared(sum_address(shared, 4 * c));
     } else if constexpr (C::kSumsInRegisters) {
-      x = make_float2(o.sum[4 * c + 2 * i], o.sum[4 * c + 2 * i + 1]);
+      x = make_float4(o.sum[4 * c], o.sum[4 * c + 1], o.sum[4 * c + 2], o.sum[4 * c + 3]);
     } else {
-      x = make_float2(o.part0[4 * c + 2 * i], o.part0[4 * c + 2 * i + 1]);
+      x = make_float4(o.part[4 * c], o.part[4 * c + 1], o.part[4 * c + 2], o.part[4 * c + 3]);
     }
-    if (inverse[i] == 0.0F) return make_float2(0.0F, 0.0F);  // no keys, so no mean to give back
-    if constexpr (C::kWideValues) {
-      return make_float2(x.x * inverse[i], x.y * inverse[i]);
-    } else {
-      const float2 scale = __ldg(reinterpret_cast<const float2*>(v_scale + 8 * c));
-      const float2 mean = __ldg(reinterpret_cast<const float2*>(v_mean + 8 * c));
-      return make_float2(fmaf(x.x * inverse[i], scale.x, share[i] * mean.x),
-                         fmaf(x.y * inverse[i], scale.y, share[i] * mean.y));
+    x = make_float4(x.x * inverse[0], x.y * inverse[0], x.z * inverse[1], x.w * inverse[1]);
+    if constexpr (!C::kWideValues) {
+      const float2 scale = ptx::load_shared_pair(shared.v_scale(slot) + 32 * c + 8 * t);
+      const float2 mean = ptx::load_shared_pair(shared.v_mean(slot) + 32 * c + 8 * t);
+      x = make_float4(fmaf(x.x, scale.x, share[0] * mean.x), fmaf(x.y, scale.y, share[0] * mean.y),
+                      fmaf(x.z, scale.x, share[1] * mean.x), fmaf(x.w, scale.y, share[1] * mean.y));
     }
+    y[0] = l[0] == 0.0F ? make_float2(0.0F, 0.0F) : make_float2(x.x, x.y);
+    y[1] = l[1] == 0.0F ? make_float2(0.0F, 0.0F) : make_float2(x.z, x.w);
   };
   const bool whole = a.head_dim == C::kDim && (item.part >= 0 || pairs(a.out));
-  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-    if (to.at[i] < 0) continue;
-    if (whole && to.out.dtype != DType::f32) {
-      auto* p = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[i] + 2 * t);
-      const bool f16 = to.out.dtype == DType::f16;
-      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
-        const float2 x = finished(c, i);
-        p[4 * c] = f16 ? ptx::pack_f16(x.x, x.y) : ptx::pack_bf16(x.x, x.y);
-      }
-    } else if (whole) {
-      auto* p = reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + 2 * t);
-      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) p[4 * c] = finished(c, i);
-    } else {
-      OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
-        const int channel = 8 * c + 2 * t;
-        const float2 x = finished(c, i);
-        if (channel < a.head_dim)
-          store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, x.x, x.y);
+  if (whole && to.out.dtype != DType::f32) {
+    const bool f16 = to.out.dtype == DType::f16;
+    auto* p0 = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[0] + 2 * t);
+    auto* p1 = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[1] + 2 * t);
+    OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
+      float2 y[2];
+      finished(c, y);
+      if (to.at[0] >= 0) p0[4 * c] = f16 ? ptx::pack_f16(y[0].x, y[0].y) : ptx::pack_bf16(y[0].x, y[0].y);
+      if (to.at[1] >= 0) p1[4 * c] = f16 ? ptx::pack_f16(y[1].x, y[1].y) : ptx::pack_bf16(y[1].x, y[1].y);
+    }
+    return;
+  }
+  OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
+    float2 y[2];
+    finished(c, y);
+    const int channel = 8 * c + 2 * t;
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+      if (to.at[i] < 0 || channel >= a.head_dim) continue;
+      if (whole) {
+        *reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + channel) = y[i];
+      } else {
+        store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, y[i].x, y[i].y);
       }
     }
   }

@@ -1,5 +1,4 @@
-// The producer: one thread that walks the items and keeps the rings of Q, K and V full. K runs one tile ahead
-// of V, as the consumers read them.
+// The producer: one thread that walks the items and keeps the rings of Q and of K and V full.
 #pragma once
 
 #include "cuda/ptx/barrier.cuh"
@@ -38,16 +37,51 @@ OCTAVO_DEVICE void load_values(std::uint32_t to, const Maps& maps, int row, Plan
   }
 }
 
+/// Scales and shifts of an item. Rows end where the buffer does: their arrays have no rows to spare.
+template <class C>
+struct Vectors {
+  std::int64_t first_row;
+  std::int64_t channel;
+  std::int64_t block;
+  int rows;
+
+  OCTAVO_DEVICE Vectors(const Arguments& a, const Item& item, const SequenceRow& s)
+      : first_row(item.head * a.q_rows + s.q_row + item.tile * C::kRows),
+        channel(((a.first_head + item.head) * a.sequences.count + item.sequence) * C::kDim),
+        block(((a.first_head + item.head) * a.key_rows + s.k_row) / 16),
+        rows(static_cast<int>(
+            min(static_cast<std::int64_t>(C::kRows), a.q_rows - s.q_row - item.tile * C::kRows))) {}
+
+  [[nodiscard]] OCTAVO_DEVICE int bytes() const {
+    return C::kVectors ? 4 * (2 * rows + (C::kHeadScale ? 4 : 0) + (C::kWideValues ? 0 : 2 * C::kDim)) : 0;
+  }
+  OCTAVO_DEVICE void load(const Shared<C>& shared, const Arguments& a, std::uint32_t slot,
+                          std::uint32_t barrier) const {
+    if constexpr (C::kVectors) {
+      ptx::copy_bytes(shared.q_scale(slot), a.q_scale + first_row, 4 * rows, barrier);
+      ptx::copy_bytes(shared.lse_shift(slot), a.lse_shift + first_row, 4 * rows, barrier);
+      if constexpr (C::kHeadScale) ptx::copy_bytes(shared.k_scale(slot), a.k_scale + block, 16, barrier);
+      if constexpr (!C::kWideValues) {
+        ptx::copy_bytes(shared.v_scale(slot), a.v_scale + channel, 4 * C::kDim, barrier);
+        ptx::copy_bytes(shared.v_mean(slot), a.v_mean + channel, 4 * C::kDim, barrier);
+      }
+    }
+  }
+};
+
 template <class C>
 OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Arguments& a) {
+  ptx::prefetch_map(&maps.q);
+  ptx::prefetch_map(&maps.k);
+  ptx::prefetch_map(&maps.v);
   Ring<C::kQStages> q;
-  Ring<C::kStages> k;
-  Ring<C::kStages> v;
+  Ring<C::kSlots> slot;
+  Ring<C::kStages> ring;
   int index = a.counter != nullptr ? atomicAdd(a.counter, 1) : static_cast<int>(blockIdx.x);
   while (true) {
     ptx::barrier_wait_patiently(shared.q_empty(q.stage), q.phase ^ 1);
     // Seen after the arrival on q_full.
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.item(q.stage)), "r"(index < a.items ? index : -1)
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.item(slot.stage)), "r"(index < a.items ? index : -1)
                  : "memory");
     if (index >= a.items) {
       ptx::barrier_arrive(shared.q_full(q.stage));
@@ -56,36 +90,39 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
     const Item item = decode(a, index);
     index = a.counter != nullptr ? atomicAdd(a.counter, 1) : index + static_cast<int>(gridDim.x);
     const SequenceRow s = a.sequences[item.sequence];
-    const int rows = static_cast<int>(s.q_len) * a.group;
+    const int rows = static_cast<int>(s.q_len) * a.group.value();
     const int row = item.tile * C::kRows;
     const Visibility visible(a, s);
-    TileRange t = tiles_of<C::kKeys>(visible, row, C::kRows, rows, a.group);
+    TileRange t = tiles_of<C::kKeys, C::kPiece>(visible, row, C::kRows, rows, a.group);
     take_part<C::kKeys>(a, item.part, visible.keys, t);
-    ptx::barrier_expect(shared.q_full(q.stage), C::kQBytes);
+    const Vectors<C> vectors(a, item, s);
+    // Of packed sequences a short one's last tiles have no rows, nor room for scales.
+    const bool any = row < rows;
+    ptx::barrier_expect(shared.q_full(q.stage), C::kQBytes + (any ? vectors.bytes() : 0));
     const int plane = a.planes ? item.sequence : 0;
     load_rows<C>(shared.q(q.stage), &maps.q, C::kRows, static_cast<int>(s.q_row) + row, {item.head, plane},
                  shared.q_full(q.stage));
+    if (any) vectors.load(shared, a, slot.stage, shared.q_full(q.stage));
     q.advance();
+    slot.advance();
     const Plane at{a.first_head + item.head / a.head_group, plane};
-    const int count = t.last - t.first;
-    int k_row = static_cast<int>(s.k_row) + (a.reverse ? t.last - 1 : t.first) * C::kKeys;
-    int v_row = k_row;
-    const int step = a.reverse ? -C::kKeys : C::kKeys;
-    for (int j = 0; j <= count && count > 0; ++j) {
-      if (j < count) {
-        ptx::barrier_wait_patiently(shared.k_empty(k.stage), k.phase ^ 1);
-        ptx::barrier_expect(shared.k_full(k.stage), C::kKBytes);
-        load_rows<C>(shared.k(k.stage), &maps.k, C::kKeys, k_row, at, shared.k_full(k.stage));
-        k.advance();
-        k_row += step;
+    const int last_block = (visible.keys - 1) / 64;
+    int tile = a.reverse ? t.last - 1 : t.first;
+    for (int count = t.last - t.first; count > 0; --count) {
+      const int key_row = static_cast<int>(s.k_row) + tile * C::kKeys;
+      ptx::barrier_wait_patiently(shared.empty(ring.stage), ring.phase ^ 1);
+      ptx::barrier_expect(shared.k_full(ring.stage), C::kKBytes + C::kKeyScaleBytes);
+      if constexpr (C::kBlockScales) {  // the last tile may end before its last block: any scale will do
+        OCTAVO_UNROLL for (int b = 0; b < C::kKeys / 64; ++b)
+            ptx::copy_bytes(shared.key_scales(ring.stage) + 16 * b,
+                            a.k_scale + vectors.block + 4 * min(tile * (C::kKeys / 64) + b, last_block), 16,
+                            shared.k_full(ring.stage));
       }
-      if (j > 0) {
-        ptx::barrier_wait_patiently(shared.v_empty(v.stage), v.phase ^ 1);
-        ptx::barrier_expect(shared.v_full(v.stage), C::kVBytes);
-        load_values<C>(shared.v(v.stage), maps, v_row, at, shared.v_full(v.stage));
-        v.advance();
-        v_row += step;
-      }
+      load_rows<C>(shared.k(ring.stage), &maps.k, C::kKeys, key_row, at, shared.k_full(ring.stage));
+      ptx::barrier_expect(shared.v_full(ring.stage), C::kVBytes);
+      load_values<C>(shared.v(ring.stage), maps, key_row, at, shared.v_full(ring.stage));
+      ring.advance();
+      tile += a.reverse ? -1 : 1;
     }
   }
 }

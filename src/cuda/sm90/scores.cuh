@@ -16,24 +16,26 @@ namespace octavo::cuda::sm90 {
 inline constexpr int kMagicBits = 0x4B400000;
 
 template <class C>
-OCTAVO_DEVICE void issue_scores(typename C::Score (&s)[C::kScoreRegisters], std::uint32_t q,
-                                std::uint32_t k) {
-  constexpr auto kSwizzle = C::kChunkBytes == 64 ? ptx::Swizzle::bytes64 : ptx::Swizzle::bytes128;
-  constexpr int kStride = 8 * C::kChunkBytes;  // bytes between groups of 8 rows
-  constexpr int kStepsOfChunk = C::kChunkBytes / 32;
+OCTAVO_DEVICE void start_scores(typename C::Score (&s)[C::kScoreRegisters]) {
   if constexpr (C::kMagicScores) {
     OCTAVO_UNROLL for (int i = 0; i < C::kScoreRegisters; ++i) s[i] = kMagicBits;
   }
-  ptx::wgmma_fence();
+}
+/// Of a piece, whose first key is at `k`. Fences and commits are the caller's.
+template <class C>
+OCTAVO_DEVICE void issue_scores(typename C::Score (&s)[C::kScoreRegisters], std::uint32_t q,
+                                std::uint32_t k) {
+  constexpr auto kSwizzle = C::kChunkBytes == 64 ? ptx::Swizzle::bytes64 : ptx::Swizzle::bytes128;
+  constexpr std::uint32_t kHigh = ptx::descriptor_high(kSwizzle, 8 * C::kChunkBytes);  // groups of 8 rows
+  constexpr int kStepsOfChunk = C::kChunkBytes / 32;
   OCTAVO_UNROLL for (int step = 0; step < C::kRowBytes / 32; ++step) {
     const int chunk = step / kStepsOfChunk;
     const int within = step % kStepsOfChunk * 2;  // 32 bytes, in units of 16
-    ptx::ScoreProduct<C::kScores, C::kKeys>::issue(
-        s, ptx::descriptor(q + chunk * (C::kRows * C::kChunkBytes / 16) + within, kSwizzle, kStride),
-        ptx::descriptor(k + chunk * (C::kKeys * C::kChunkBytes / 16) + within, kSwizzle, kStride),
+    ptx::ScoreProduct<C::kScores, C::kPiece>::issue(
+        s, ptx::descriptor(q + chunk * (C::kRows * C::kChunkBytes / 16) + within, kHigh),
+        ptx::descriptor(k + chunk * (C::kKeys * C::kChunkBytes / 16) + within, kHigh),
         C::kMagicScores || step > 0 ? 1 : 0);
   }
-  ptx::wgmma_commit();
 }
 
 /// Keys that each of a thread's rows may see.

@@ -20,7 +20,7 @@ struct Rows {
   static constexpr float kUnit = C::kDirect ? 8.0F : 1.0F;
   float reference[2];
   float sum[2];
-  float scale[2];  ///< logit per unit of the score, without K's scale where that changes along the keys
+  float scale[C::kHalfScores ? 1 : 2];  ///< 32-bit scores: logit per unit, see row_scale()
   // f16 scores: code = score * slope + constant, two equal halves each
   std::uint32_t slope[2];
   std::uint32_t constant[2];
@@ -49,15 +49,31 @@ template <class C>
 OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
   r.reference[0] = r.reference[1] = C::kDirect ? kUnsetReference : -INFINITY;
   r.sum[0] = r.sum[1] = 0.0F;
-  r.scale[0] = at_least(scale0, kSmallestScale) * Rows<C>::kUnit;
-  r.scale[1] = at_least(scale1, kSmallestScale) * Rows<C>::kUnit;
-  if constexpr (C::kHalfScores) {
-    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const float slope = at_least(r.scale[i], kSmallestSlope);
+  const float scale[2] = {scale0, scale1};
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    if constexpr (C::kHalfScores) {
+      const float slope = at_least(scale[i], kSmallestSlope);
       r.slope[i] = ptx::pack_f16(slope, slope);
       r.constant[i] = ptx::pack_f16(kUnsetConstant, kUnsetConstant);
+    } else {
+      r.scale[i] = scale[i];
     }
   }
+}
+
+/// Logit (with direct weights: code) per unit of the score in one row, without K's scale where that changes
+/// along the keys.
+template <class C>
+OCTAVO_DEVICE float row_scale(const Shared<C>& shared, const Arguments& a, const Item& item,
+                              const SequenceRow& s, std::uint32_t slot, int row, int rows) {
+  float scale = a.scale;
+  if constexpr (C::kVectors) {
+    scale = row < rows ? ptx::load_shared(shared.q_scale(slot) + 4 * (row - item.tile * C::kRows)) : 0.0F;
+    if constexpr (C::kHeadScale) scale *= ptx::load_shared(shared.k_scale(slot) + 4 * (threadIdx.x & 3));
+  } else if (a.q_scale != nullptr) {
+    scale = row < rows ? __ldg(a.q_scale + item.head * a.q_rows + s.q_row + row) : 0.0F;
+  }
+  return at_least(scale, kSmallestScale) * Rows<C>::kUnit;
 }
 
 /// Where a reference moves to: a whole octave, in codes.
@@ -67,9 +83,10 @@ OCTAVO_DEVICE float octave_above(float code) {
 
 /// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit. A row
 /// without a reference gets one from the first tile it sees, whatever the codes.
-template <class C>
-OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
-                                const std::uint32_t (&s)[C::kScoreRegisters]) {
+/// `scale_of(i)`: row_scale() of the upper and lower row, read again: keeping them costs registers.
+template <class C, class ScaleOf>
+OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint32_t (&s)[C::kScoreRegisters],
+                                const ScaleOf& scale_of) {
   std::uint32_t top[2];
   half_maxima<C>(s, top);
   Moved moved;
@@ -80,28 +97,33 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a,
   const bool unset = r.reference[0] == kUnsetReference || r.reference[1] == kUnsetReference;
   moved.any = __any_sync(~0U, unset || ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
   if (__builtin_expect(moved.any, 0)) {
+    // Every item comes here with its first keys, and finds none of this in the instruction cache: both rows
+    // side by side, without branches.
     const float rounded_limit = -ptx::low_f16(below);
+    const auto constant = [&](float reference) {
+      return ptx::pack_f16(a.offset - reference, a.offset - reference);
+    };
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
       const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
-      const auto top_code = [&](std::uint32_t c) {
-        return ptx::low_f16(ptx::fma_f16x2(ptx::pack_f16(row_top, row_top), r.slope[i], c));
+      const std::uint32_t tops = ptx::pack_f16(row_top, row_top);
+      const auto passes = [&](std::uint32_t c) {
+        return ptx::low_f16(ptx::fma_f16x2(tops, r.slope[i], c)) > rounded_limit;
       };
-      if (top_code(r.constant[i]) > rounded_limit ||
-          (r.reference[i] == kUnsetReference && row_top > -INFINITY)) {
-        float next = octave_above(row_top * r.scale[i]);
-        const auto constant = [&] { return ptx::pack_f16(a.offset - next, a.offset - next); };
-        r.constant[i] = constant();
-        // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has:
-        // the largest must not pass the limit, where bytes stop being weights.
-        while (top_code(r.constant[i]) > rounded_limit) {
-          next += 8.0F;
-          r.constant[i] = constant();
-        }
-        moved.factor[i] =
-            ptx::exp2_approx(0.125F * (r.reference[i] - next));  // whole octaves: exact; the first time 0
-        r.reference[i] = next;
-        if (!(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
+      const bool moves = passes(r.constant[i]) || (r.reference[i] == kUnsetReference && row_top > -INFINITY);
+      float next = octave_above(row_top * scale_of(i));
+      std::uint32_t next_constant = constant(next);
+      // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has: the
+      // largest must not pass the limit, where bytes stop being weights.
+      while (__builtin_expect(moves && passes(next_constant), 0)) {
+        next += 8.0F;
+        next_constant = constant(next);
       }
+      const float factor =
+          ptx::exp2_approx(0.125F * (r.reference[i] - next));  // whole octaves: exact; the first time 0
+      moved.factor[i] = moves ? factor : 1.0F;
+      r.reference[i] = moves ? next : r.reference[i];
+      r.constant[i] = moves ? next_constant : r.constant[i];
+      if (moves && !(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
     }
   }
   return moved;
@@ -112,7 +134,7 @@ OCTAVO_DEVICE void direct_half(const Rows<C>& r, const std::uint32_t (&s)[C::kSc
                                std::uint32_t (&p)[C::kWeightRegisters]) {
   constexpr std::uint32_t k1024 =
       0x64006400U;  // adding it leaves the rounded integer in the low byte of each half
-  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+  OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
     const auto code = [&](int at, int row) {
       return ptx::add_f16x2(ptx::fma_relu_f16x2(s[at], r.slope[row], r.constant[row]), k1024);
     };
@@ -121,21 +143,23 @@ OCTAVO_DEVICE void direct_half(const Rows<C>& r, const std::uint32_t (&s)[C::kSc
   }
 }
 
-/// 32-bit scores: logit per unit of the score for [64-key block][row].
+/// 32-bit scores: logit per unit of the score for [64-key block of a piece][row].
+template <class C>
 struct Scales {
-  float of[2][2] = {{1.0F, 1.0F}, {1.0F, 1.0F}};
+  static constexpr int kBlocks = C::kBlockScales ? C::kPiece / 64 : 1;
+  float of[kBlocks][2];
 };
 
-/// 32-bit scores: moves the references where the tile's maxima ask for it.
+/// 32-bit scores: moves the references where the maxima of this piece ask for it.
 template <class C, bool kSettled>
 OCTAVO_DEVICE Moved update(Rows<C>& r, const Arguments& a, const typename C::Score (&s)[C::kScoreRegisters],
-                           const Scales& scale) {
-  float top[2] = {-INFINITY, -INFINITY};
-  OCTAVO_UNROLL for (int b = 0; b < C::kKeys / 64; ++b) {
+                           const Scales<C>& scale) {
+  float top[2];
+  OCTAVO_UNROLL for (int b = 0; b < C::kPiece / 64; ++b) {
     float block[2];
     block_maxima<C, kSettled>(s, b, block);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const float logit = kSettled ? block[i] : block[i] * scale.of[C::kBlockScales ? b : 0][i];
+      const float logit = kSettled ? block[i] : block[i] * scale.of[b % Scales<C>::kBlocks][i];
       top[i] = b == 0 ? logit : ptx::max_nan(top[i], logit);
     }
   }
@@ -147,11 +171,12 @@ OCTAVO_DEVICE Moved update(Rows<C>& r, const Arguments& a, const typename C::Sco
     if (__builtin_expect(moved.any, 0)) {
       OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
         const float row_top = row_max(top[i]);
-        if (row_top - r.reference[i] <= a.slack) continue;
+        const bool moves = !(row_top - r.reference[i] <= a.slack);
         const float next = octave_above(row_top);
-        moved.factor[i] = ptx::exp2_approx(0.125F * (r.reference[i] - next));
-        r.reference[i] = next;
-        if (next != next) r.sum[i] = next;
+        const float factor = ptx::exp2_approx(0.125F * (r.reference[i] - next));
+        moved.factor[i] = moves ? factor : 1.0F;
+        r.reference[i] = moves ? next : r.reference[i];
+        if (moves && next != next) r.sum[i] = next;
       }
     }
   } else {
@@ -172,9 +197,9 @@ OCTAVO_DEVICE Moved update(Rows<C>& r, const Arguments& a, const typename C::Sco
 /// 32-bit scores, direct: the tile's weights.
 template <class C, bool kSettled>
 OCTAVO_DEVICE void weigh_direct(const Rows<C>& r, const Arguments& a,
-                                const typename C::Score (&s)[C::kScoreRegisters], const Scales& scale,
+                                const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
                                 std::uint32_t (&p)[C::kWeightRegisters]) {
-  constexpr int kBlocks = C::kBlockScales && !kSettled ? 2 : 1;
+  constexpr int kBlocks = Scales<C>::kBlocks;
   float constant[kBlocks][2];
   OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
     OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
@@ -183,10 +208,10 @@ OCTAVO_DEVICE void weigh_direct(const Rows<C>& r, const Arguments& a,
         constant[b][row] = fmaf(-ptx::kMagic, scale.of[b][row], constant[b][row]);
     }
   }
-  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+  OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
     const auto code = [&](int at) {
       const int row = at / 2 % 2;
-      const int b = kBlocks == 2 ? i / 4 : 0;
+      const int b = i / 4 % kBlocks;
       float x;
       if constexpr (C::kIntScores) {
         x = __int_as_float(s[8 * i + at]);
@@ -209,17 +234,16 @@ OCTAVO_DEVICE void pack_wide(std::uint32_t (&p)[C::kWeightRegisters], int i, con
   OCTAVO_UNROLL for (int e = 0; e < 4; ++e) p[4 * i + e] = pack(w[2 * e], w[2 * e + 1]);
 }
 
-/// 32-bit scores, exact: the tile's weights, and their sums before rounding. With kLatePack they replace the
-/// scores.
+/// 32-bit scores, exact: the weights, and their sums before rounding. With kLatePack they replace the scores.
 template <class C, bool kSettled>
 OCTAVO_DEVICE void weigh(const Rows<C>& r, const Arguments& a, typename C::Score (&s)[C::kScoreRegisters],
-                         const Scales& scale, std::uint32_t (&p)[C::kWeightRegisters], float (&part)[2]) {
+                         const Scales<C>& scale, std::uint32_t (&p)[C::kWeightRegisters], float (&part)[2]) {
   float offset[2];  // a row that has seen no key: every score is -infinity and every weight 0
   OCTAVO_UNROLL for (int row = 0; row < 2; ++row) offset[row] =
       r.reference[row] == -INFINITY ? 0.0F : a.offset - r.reference[row];
   part[0] = part[1] = 0.0F;
-  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
-    const int b = C::kBlockScales ? i / 4 : 0;
+  OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
+    const int b = i / 4 % Scales<C>::kBlocks;
     float w[8];
     OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
       const int row = e / 2 % 2;
@@ -248,7 +272,7 @@ OCTAVO_DEVICE void weigh(const Rows<C>& r, const Arguments& a, typename C::Score
 template <class C>
 OCTAVO_DEVICE void pack_late(const typename C::Score (&s)[C::kScoreRegisters],
                              std::uint32_t (&p)[C::kWeightRegisters]) {
-  OCTAVO_UNROLL for (int i = 0; i < C::kKeys / 16; ++i) {
+  OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
     float w[8];
     OCTAVO_UNROLL for (int e = 0; e < 8; ++e) w[e] = value<C, true>(s[8 * i + e]);
     pack_wide<C>(p, i, w);

@@ -18,14 +18,14 @@ struct Item {
 /// under a causal mask the longest tiles first.
 OCTAVO_DEVICE Item decode(const Arguments& a, int index) {
   const int part = index - a.whole;
-  const int flat = part < 0 ? index : a.whole + part / a.splits;
-  const int block = flat / (a.head_block * a.tiles);
-  const int in_block = min(a.head_block, a.pairs - block * a.head_block);  // the last block may be smaller
-  const int rest = flat - block * a.head_block * a.tiles;
-  const int tile = rest / in_block;
-  const int pair = block * a.head_block + rest - tile * in_block;
-  const int sequence = pair / a.kv_heads;
-  return {sequence, pair - sequence * a.kv_heads, a.longest_first ? a.tiles - 1 - tile : tile, part};
+  const int flat = part < 0 ? index : a.whole + a.splits.quotient(part);
+  const int block = a.block_tiles.quotient(flat);
+  const IndexDivisor& in_block = block == a.last_block ? a.last_head_block : a.head_block;
+  const int rest = flat - block * a.block_tiles.value();
+  const int tile = in_block.quotient(rest);
+  const int pair = block * a.head_block.value() + rest - tile * in_block.value();
+  const int sequence = a.kv_heads.quotient(pair);
+  return {sequence, pair - sequence * a.kv_heads.value(), a.longest_first ? a.tiles - 1 - tile : tile, part};
 }
 
 /// Keys that the tokens of one sequence see: token i sees [begin(i), end(i)).
@@ -43,8 +43,8 @@ struct Visibility {
   [[nodiscard]] OCTAVO_DEVICE int end(int token) const { return min(keys, token + past); }
 };
 
-/// Key tiles [first, last) of some rows, and the ones in the middle, [clear_first, clear_last), that every
-/// row sees whole.
+/// Key tiles [first, last) of some rows, and the pieces of tiles in the middle, [clear_first, clear_last),
+/// that every row sees whole.
 struct TileRange {
   int first = 0;
   int last = 0;
@@ -53,20 +53,20 @@ struct TileRange {
 };
 
 /// Of packed rows [row, row + count) of a sequence with `rows` of them; without rows or keys: none.
-template <int kKeys>
-OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int rows, int group) {
+template <int kKeys, int kPiece>
+OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int rows,
+                                 const IndexDivisor& group) {
   TileRange t;
   if (row >= rows) return t;
-  const int low = group == 1 ? row : row / group;
-  const int past = min(row + count, rows) - 1;
-  const int high = group == 1 ? past : past / group;
+  const int low = group.quotient(row);
+  const int high = group.quotient(min(row + count, rows) - 1);
   const int begin = v.begin(low);
   const int end = v.end(high);
   if (begin >= end) return t;
   t.first = begin / kKeys;
   t.last = (end + kKeys - 1) / kKeys;
-  t.clear_first = (v.begin(high) + kKeys - 1) / kKeys;
-  t.clear_last = max(0, v.end(low)) / kKeys;
+  t.clear_first = (v.begin(high) + kPiece - 1) / kPiece;
+  t.clear_last = max(0, v.end(low)) / kPiece;
   return t;
 }
 
@@ -75,12 +75,19 @@ OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int ro
 template <int kKeys>
 OCTAVO_DEVICE void take_part(const Arguments& a, int part, int keys, TileRange& t) {
   if (part < 0) return;
-  const int split = part % a.splits;
-  const int length =
-      a.split_tiles != 0 ? a.split_tiles : ((keys + kKeys - 1) / kKeys + a.splits - 1) / a.splits;
+  const int split = part - a.splits.quotient(part) * a.splits.value();
+  const int length = a.split_tiles != 0
+                         ? a.split_tiles
+                         : a.splits.quotient((keys + kKeys - 1) / kKeys + a.splits.value() - 1);
   t.first = max(t.first, split * length);
   t.last = min(t.last, (split + 1) * length);
   if (t.first >= t.last) t.first = t.last = 0;
+}
+
+/// Of a warpgroup's 64 rows a thread has this one and the one 8 below.
+OCTAVO_DEVICE int row_of_thread() {
+  const int thread = ptx::thread_index();
+  return (thread >> 5 & 3) * 16 + (thread >> 2 & 7);
 }
 
 /// A position in a ring of stages.
@@ -105,24 +112,22 @@ struct Shared {
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t k_full(std::uint32_t stage) const {
     return barriers() + 8 * stage;
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t k_empty(std::uint32_t stage) const {
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_full(std::uint32_t stage) const {
     return k_full(C::kStages + stage);
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_full(std::uint32_t stage) const {
+  /// K and V both read
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t empty(std::uint32_t stage) const {
     return k_full(2 * C::kStages + stage);
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_empty(std::uint32_t stage) const {
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_full(std::uint32_t stage) const {
     return k_full(3 * C::kStages + stage);
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_full(std::uint32_t stage) const {
-    return k_full(4 * C::kStages + stage);
-  }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_empty(std::uint32_t stage) const {
-    return k_full(4 * C::kStages + 2 + stage);
+    return k_full(3 * C::kStages + 2 + stage);
   }
-  /// number of the item that the tile in this Q stage belongs to; -1: no more work
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t item(std::uint32_t stage) const {
-    return barriers() + 512 + 4 * stage;
+  /// number of the item in this slot; -1: no more work
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t item(std::uint32_t slot) const {
+    return barriers() + 512 + 4 * slot;
   }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q(std::uint32_t stage) const { return base + stage * C::kQBytes; }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t k(std::uint32_t stage) const {
@@ -132,6 +137,34 @@ struct Shared {
     return base + C::kOffsetV + stage * C::kVPitch;
   }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t sums() const { return base + C::kOffsetSums; }
+  /// f32 [64-key block][4], of the keys whose floor((key mod 8) / 2) is the last index
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t key_scales(std::uint32_t stage) const {
+    return base + C::kOffsetKeyScales + stage * C::kKeyScaleBytes;
+  }
+  // What an item's rows and channels are multiplied by (kVectors).
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_scale(std::uint32_t slot) const {
+    return base + C::kOffsetVectors + slot * C::kVectorBytes;
+  }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t lse_shift(std::uint32_t slot) const {
+    return q_scale(slot) + 4 * C::kRows;
+  }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t k_scale(std::uint32_t slot) const {
+    return lse_shift(slot) + 4 * C::kRows;
+  }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_scale(std::uint32_t slot) const { return k_scale(slot) + 16; }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_mean(std::uint32_t slot) const {
+    return v_scale(slot) + 4 * C::kDim;
+  }
 };
+
+/// The number of the item in a slot. A reduction leaves it in a uniform register, so that decoding, loop
+/// counters, branches and descriptors stay on the uniform path. Publishing decoded items instead costs
+/// registers: several reductions end in ordinary ones.
+template <class C>
+OCTAVO_DEVICE int item_number(const Shared<C>& shared, std::uint32_t slot) {
+  int index;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(slot)) : "memory");
+  return __reduce_max_sync(~0U, index);
+}
 
 }  // namespace octavo::cuda::sm90
