@@ -112,6 +112,20 @@ Status check(cudaError_t error, const char* what) {
           concat(what, " failed: ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")")};
 }
 
+Status launch_kernel(const Launch& launch, const void* const* arguments, cudaStream_t stream) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = launch.grid;
+  config.blockDim = dim3(launch.threads);
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return check(cudaLaunchKernelExC(&config, launch.kernel, const_cast<void**>(arguments)), launch.what);
+}
+
 const std::vector<DeviceProperties>& devices() {
   static const std::vector<DeviceProperties> found = find_devices();
   return found;

@@ -26,6 +26,17 @@ Status check(cudaError_t error, const char* what);
 /// For `kernel<<<...>>>()`: the error of that launch.
 inline Status check_launch(const char* what) { return check(cudaGetLastError(), what); }
 
+struct Launch {
+  const void* kernel = nullptr;
+  const char* what = "";  ///< for the error
+  dim3 grid{};
+  unsigned threads = 0;
+  std::size_t shared_bytes = 0;
+};
+/// Launches a kernel that calls ptx::wait_for_predecessors() before it touches memory of others: its blocks
+/// may start while the last ones of the kernel before it run. `arguments`: a pointer to each.
+Status launch_kernel(const Launch& launch, const void* const* arguments, cudaStream_t stream);
+
 struct DeviceProperties {
   int index = 0;
   std::string name;

@@ -106,6 +106,13 @@ OCTAVO_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// ---- launches that follow each other (cuda::launch) ----
+/// Waits until the kernels before this one in the stream have ended; before it nothing of theirs may be
+/// touched.
+OCTAVO_DEVICE void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// The next kernel's blocks may take this one's places as they become free.
+OCTAVO_DEVICE void admit_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // ---- order ----
 /// The compiler may not move uses of these registers across this point.
 template <class T, int N>

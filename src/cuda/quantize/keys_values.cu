@@ -243,6 +243,8 @@ template <Access kAccess, int kChunks>
 __global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChunks))
     keys_values(const __grid_constant__ KvArguments a) {
   __shared__ SharedValues<kChunks> shared;
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   unsigned work = gridDim.x - 1 - blockIdx.x;
   bool values = false;
   if (!a.absmax_only) {

@@ -15,8 +15,10 @@ Status launch(const char* what, void (*kernel)(Arguments), std::int64_t blocks, 
   constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
   if (blocks > kMostBlocks)
     return unsupported(concat(what, " would take ", blocks, " blocks; ", kMostBlocks, " are supported"));
-  kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(arguments);
-  return check_launch(what);
+  const void* pointers[] = {&arguments};
+  return launch_kernel({reinterpret_cast<const void*>(kernel), what, dim3(static_cast<unsigned>(blocks)),
+                        static_cast<unsigned>(threads)},
+                       pointers, stream);
 }
 
 }  // namespace octavo::cuda

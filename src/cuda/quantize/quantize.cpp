@@ -201,7 +201,9 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   a.scale = p.scale;
   a.logit_factor = std::abs(p.scale) * std::numbers::log2e_v<float>;
 
-  if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
+  if (p.check_finite) {  // else nobody reads it
+    if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
+  }
   if (layout.q_blocks == 0) {  // the layout's least rows belong to no sequence, but may be read
     if (Status s = clear(a.q, layout.q_mean - layout.q, stream); !s.ok()) return s;
   }

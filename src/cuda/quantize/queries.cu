@@ -71,6 +71,8 @@ template <Access kAccess, int kChunks, bool kSmooth>
 __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   constexpr int kDim = kChunks * 64;
   __shared__ float warp_tops[kWarps];
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   const Lane lane;
   const auto heads = static_cast<unsigned>(a.kv_heads * a.group);
   const int head = static_cast<int>(blockIdx.x % heads);

@@ -351,7 +351,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       ptx::barrier_init(shared.q_empty(i), C::kConsumers * 4);
     }
     ptx::barrier_init_fence();
+    ptx::prefetch_map(&maps.q);
+    ptx::prefetch_map(&maps.k);
+    ptx::prefetch_map(&maps.v);
   }
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   __syncthreads();
   if (warpgroup == C::kConsumers) {
     ptx::give_registers<C::kProducerRegisters>();

@@ -50,7 +50,9 @@ struct Config {
   static constexpr int kConsumers = kThree ? 3 : 2;
   // Two pieces a tile hide the scores' latency but cost instructions: they pay where two warpgroups do not
   // hide it (docs/kernels/sm90.md).
-  static constexpr int kPieces = kGeneral || kHalfOutput || (kHeadScale && kDim == 128) ? 2 : 1;
+  static constexpr bool kTwoPieces =
+      kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kNarrow_);
+  static constexpr int kPieces = kTwoPieces ? 2 : 1;
   /// of a tile
   static constexpr int kKeys = !kHalfScores                   ? 128
                                : kDim == 64 || !kWideOperands ? 192

@@ -13,6 +13,8 @@ constexpr int kMeans =
 __global__ void __launch_bounds__(kThreads)
     correct(const float* q_mean, const float* k_exact, float* correction, Arguments a, int dim) {
   __shared__ float mean[kMeans][128];
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   const std::int64_t key = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int head = blockIdx.y;
   const std::int64_t lines =
@@ -39,6 +41,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A warp has one row of one split tile.
 __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile) {
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   const int tile = static_cast<int>(line / rows_of_tile);  // among the split ones
@@ -87,15 +91,17 @@ Status launch_correction(const float* q_mean, const float* k_exact, float* corre
                          int padded_dim, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((a.key_rows + kThreads - 1) / kThreads),
                   static_cast<unsigned>(a.kv_heads.value()));
-  correct<<<grid, kThreads, 0, stream>>>(q_mean, k_exact, correction, a, padded_dim);
-  return check_launch("the term of smooth_q");
+  const void* pointers[] = {&q_mean, &k_exact, &correction, &a, &padded_dim};
+  return launch_kernel({reinterpret_cast<const void*>(&correct), "the term of smooth_q", grid, kThreads},
+                       pointers, stream);
 }
 
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {
   const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits.value()) * rows_of_tile;
-  merge<<<static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(a,
-                                                                                                rows_of_tile);
-  return check_launch("the merge of split keys");
+  const void* pointers[] = {&a, &rows_of_tile};
+  return launch_kernel({reinterpret_cast<const void*>(&merge), "the merge of split keys",
+                        dim3(static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads)), kThreads},
+                       pointers, stream);
 }
 
 }  // namespace octavo::cuda::sm90

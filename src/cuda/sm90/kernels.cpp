@@ -78,13 +78,13 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r, cuda::s
   return instance(static_cast<int>(cuda::padded_channels(p.head_dim)), variant);
 }
 
-/// Waves of query tiles, weighed by what a tile costs: a narrow one has two thirds of the rows at 0.86 of the
+/// Waves of query tiles, weighed by what a tile costs: a narrow one has two thirds of the rows at 0.83 of the
 /// speed.
 Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
   using cuda::sm90::Variant;
   if (!p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q)
     return instance_of(f, p, r, Variant::general);
-  constexpr double kNarrowSpeed = 0.86;
+  constexpr double kNarrowSpeed = 0.83;
   const Instance plain = instance_of(f, p, r, Variant::plain);
   const Instance narrow = instance_of(f, p, r, Variant::narrow);
   const auto properties = cuda::device_properties(p.device.index);

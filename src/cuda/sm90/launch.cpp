@@ -199,11 +199,11 @@ Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cu
   const Result<const DeviceProperties*> properties = device_properties(device);
   if (!properties.ok()) return properties.status();
   const int grid = std::min(a.items, (*properties)->sm_count);
-  void* arguments[] = {&maps, &a};
-  if (Status s = check(cudaLaunchKernel(instance.function, dim3(static_cast<unsigned>(grid)),
-                                        dim3(static_cast<unsigned>(instance.threads)), arguments,
-                                        static_cast<std::size_t>(instance.shared_bytes), stream),
-                       instance.name);
+  const void* pointers[] = {&maps, &a};
+  if (Status s = launch_kernel(
+          {instance.function, instance.name, dim3(static_cast<unsigned>(grid)),
+           static_cast<unsigned>(instance.threads), static_cast<std::size_t>(instance.shared_bytes)},
+          pointers, stream);
       !s.ok())
     return s;
   return a.whole == a.items ? Status{} : launch_merge(a, instance.rows, stream);

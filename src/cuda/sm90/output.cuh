@@ -193,6 +193,25 @@ OCTAVO_DEVICE bool pairs(const StridedTensor& t) {
          reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0;
 }
 
+/// The same for 16 bytes of 16-bit channels.
+OCTAVO_DEVICE bool vectors_of_16_bytes(const StridedTensor& t) {
+  return t.last == 1 && ((t.batch | t.head | t.token) & 7) == 0 &&
+         reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
+/// Four threads with four words each: thread t gets the t-th word of every one.
+OCTAVO_DEVICE void transpose_in_quad(std::uint32_t (&w)[4], int t) {
+  const auto exchange = [&](std::uint32_t& low, std::uint32_t& high, int distance) {
+    const bool upper = (t & distance) != 0;
+    const std::uint32_t got = __shfl_xor_sync(~0U, upper ? low : high, distance);
+    (upper ? low : high) = got;
+  };
+  exchange(w[0], w[1], 1);
+  exchange(w[2], w[3], 1);
+  exchange(w[0], w[2], 2);
+  exchange(w[1], w[3], 2);
+}
+
 /// Where the thread's two rows go: elements from the start of `out`, -1 for rows beyond the sequence.
 struct Destination {
   StridedTensor out;
@@ -280,7 +299,7 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
   sum_rows(o, r, shared, a, l, inverse, share);
   const Destination to = end_rows(r, shared, a, item, s, slot, l, row0, rows);
 
-  /// the thread's two channels 8c + 2t, + 1 of both rows, finished; rows without a key are 0
+  /// the thread's two channels 8c + 2t, + 1 of both rows, finished
   const auto finished = [&](int c, float2(&y)[2]) {
     float4 x;
     if constexpr (C::kSumsInShared) {
@@ -297,33 +316,59 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       x = make_float4(fmaf(x.x, scale.x, share[0] * mean.x), fmaf(x.y, scale.y, share[0] * mean.y),
                       fmaf(x.z, scale.x, share[1] * mean.x), fmaf(x.w, scale.y, share[1] * mean.y));
     }
-    y[0] = l[0] == 0.0F ? make_float2(0.0F, 0.0F) : make_float2(x.x, x.y);
-    y[1] = l[1] == 0.0F ? make_float2(0.0F, 0.0F) : make_float2(x.z, x.w);
+    y[0] = make_float2(x.x, x.y);
+    y[1] = make_float2(x.z, x.w);
+  };
+  // 16 bytes a store where rows allow it, else two channels. As few instructions as can be: every item finds
+  // the cache full of the main loop's.
+  const bool vectors = vectors_of_16_bytes(a.out);
+  const auto write_16bit = [&](const auto& pack) {
+    auto* out = static_cast<std::uint16_t*>(to.out.data);
+    OCTAVO_UNROLL for (int first = 0; first < C::kDim / 8; first += 4) {
+      std::uint32_t w[2][4];
+      OCTAVO_UNROLL for (int c = 0; c < 4; ++c) {
+        float2 y[2];
+        finished(first + c, y);
+        OCTAVO_UNROLL for (int i = 0; i < 2; ++i) w[i][c] = pack(y[i].x, y[i].y);
+      }
+      OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+        if (vectors) {
+          transpose_in_quad(w[i], t);
+          if (to.at[i] >= 0)
+            *reinterpret_cast<uint4*>(out + to.at[i] + 8 * first + 8 * t) = {w[i][0], w[i][1], w[i][2],
+                                                                             w[i][3]};
+        } else if (to.at[i] >= 0) {
+          OCTAVO_UNROLL for (int c = 0; c < 4; ++c) *
+              reinterpret_cast<std::uint32_t*>(out + to.at[i] + 8 * (first + c) + 2 * t) = w[i][c];
+        }
+      }
+    }
   };
   const bool whole = a.head_dim == C::kDim && (item.part >= 0 || pairs(a.out));
-  if (whole && to.out.dtype != DType::f32) {
-    const bool f16 = to.out.dtype == DType::f16;
-    auto* p0 = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[0] + 2 * t);
-    auto* p1 = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.out.data) + to.at[1] + 2 * t);
+  if (whole && to.out.dtype == DType::f16) {
+    write_16bit([](float x, float y) { return ptx::pack_f16(x, y); });
+  } else if (whole && to.out.dtype == DType::bf16) {
+    write_16bit([](float x, float y) { return ptx::pack_bf16(x, y); });
+  } else {
     OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
       float2 y[2];
       finished(c, y);
-      if (to.at[0] >= 0) p0[4 * c] = f16 ? ptx::pack_f16(y[0].x, y[0].y) : ptx::pack_bf16(y[0].x, y[0].y);
-      if (to.at[1] >= 0) p1[4 * c] = f16 ? ptx::pack_f16(y[1].x, y[1].y) : ptx::pack_bf16(y[1].x, y[1].y);
-    }
-    return;
-  }
-  OCTAVO_UNROLL for (int c = 0; c < C::kDim / 8; ++c) {
-    float2 y[2];
-    finished(c, y);
-    const int channel = 8 * c + 2 * t;
-    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      if (to.at[i] < 0 || channel >= a.head_dim) continue;
-      if (whole) {
-        *reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + channel) = y[i];
-      } else {
-        store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, y[i].x, y[i].y);
+      const int channel = 8 * c + 2 * t;
+      OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+        if (to.at[i] < 0 || channel >= a.head_dim) continue;
+        if (whole) {
+          *reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + channel) = y[i];
+        } else {
+          store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, y[i].x, y[i].y);
+        }
       }
+    }
+  }
+  // Rows without a key are 0, also where a scale or mean is NaN.
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    if (__builtin_expect(l[i] == 0.0F && to.at[i] >= 0, 0)) {
+      for (int channel = 2 * t; channel < a.head_dim; channel += 8)
+        store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, 0.0F, 0.0F);
     }
   }
 }

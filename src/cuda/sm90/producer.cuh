@@ -71,9 +71,6 @@ struct Vectors {
 
 template <class C>
 OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Arguments& a) {
-  ptx::prefetch_map(&maps.q);
-  ptx::prefetch_map(&maps.k);
-  ptx::prefetch_map(&maps.v);
   Ring<C::kQStages> q;
   Ring<C::kSlots> slot;
   Ring<C::kStages> ring;

@@ -13,8 +13,8 @@ constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
 constexpr std::int64_t kMostTailParts = 8;
 // Measured costs, in key tiles of about 1 us: an item's start and end, and the launch of the merge with its
 // traffic.
-constexpr std::int64_t kItemTiles = 6;
-constexpr std::int64_t kMergeTiles = 10;
+constexpr std::int64_t kItemTiles = 3;
+constexpr std::int64_t kMergeTiles = 8;
 
 std::size_t section(std::int64_t floats) {
   return static_cast<std::size_t>(round_up(floats * std::int64_t{sizeof(float)}, kSection));
