@@ -22,9 +22,9 @@
 //                                                  index; coarser granularities repeat it
 //   k_mean   f32 [heads][sequences][padded_dim]    what smooth_k took away (before rotation)
 //   v_scale  f32 [heads][sequences][padded_dim]    delta_V
-//   v_mean   f32 [heads][sequences][padded_dim]    e4m3: the mean of V, which the payload lacks only with
-//                                                  smooth_v; 16-bit: what smooth_v took away. 0 for padding
-//                                                  and where there is no key
+//   v_mean   f32 [heads][sequences][padded_dim]    what smooth_v took away; e4m3 without it: the part of V's
+//                                                  mean that long sums lose a share of (statistics.cu). 0 for
+//                                                  padding and where there is no key
 //   k_exact  f32 [heads][key_rows][padded_dim]     K after smoothing and rotation, only with smooth_q
 //   Q        [kv_heads][q_rows][padded_dim]        as K; negated when the scale is negative
 //   q_scale  f32 [kv_heads][q_rows]                delta_q * |scale| * log2(e); 16-bit: |scale| * log2(e)
@@ -136,7 +136,7 @@ struct QLayout {
   std::int64_t padded_dim = 0;
   std::int64_t q_element = 1;
   std::size_t table = 0;
-  std::size_t nonfinite = 0;
+  std::size_t nonfinite = 0;  ///< u32, cleared and meaningful with check_finite alone
   std::size_t q = 0;
   std::size_t q_scale = 0;
   std::size_t lse_shift = 0;

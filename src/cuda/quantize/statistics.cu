@@ -203,6 +203,8 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
 template <Access kAccess, int kChunks>
 __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_constant__ KvArguments a) {
   __shared__ SharedPartials<kChunks> shared;
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.nonfinite = 0;
   unsigned work = blockIdx.x;
   bool values = a.value_statistics;
@@ -221,6 +223,15 @@ __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_cons
   }
 }
 
+/// Which share of a channel's mean long sums lose as kKeptValue's do. Products are cut towards zero, so
+/// values of both signs cancel: erf(|mean| / (sigma sqrt 2)) of them is left for normal ones. Their range is
+/// about 8 sigma.
+__device__ __forceinline__ float cut_share(float mean, float least, float most) {
+  constexpr float kRangeInSigmas = 8.0F;
+  constexpr float kInverseSqrt2 = 0.70710678F;
+  return mean == 0.0F ? 0.0F : erff(kRangeInSigmas * kInverseSqrt2 * fabsf(mean) / (most - least));
+}
+
 constexpr int kFinishThreads = 512;
 
 /// One block a head and sequence; `parts` threads share a channel, each takes every parts-th partial.
@@ -232,6 +243,8 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   __shared__ float v_least[kParts][kDim];
   __shared__ float v_most[kParts][kDim];
   __shared__ float amax_of[kDim];
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
 
   const int channel = static_cast<int>(threadIdx.x) % kDim;
   const int part = static_cast<int>(threadIdx.x) / kDim;
@@ -289,7 +302,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
 
     const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
     a.k_mean[at] = k_mean;
-    a.v_mean[at] = v_mean;
+    a.v_mean[at] = a.smooth_v || !a.value_mean ? v_mean : v_mean * cut_share(v_mean, least, most);
     if (count > 0 && a.smooth_k && !(fabs(k_total) < 0x1p1000)) flag(a.nonfinite, kBadK);
     if (count > 0 && a.value_statistics && !(fabsf(least) < kInfinity && fabsf(most) < kInfinity))
       flag(a.nonfinite, kBadV);
