@@ -97,6 +97,12 @@ QLayout::QLayout(const Problem& p, const Recipe& r)
   bytes = at.end();
 }
 
+std::int64_t term_elements(const Problem& p) {
+  std::int64_t n = 0;
+  for (const Sequence& s : p.sequences) n += pieces(s.q_len, kQueryBlock) * s.k_len;
+  return n;
+}
+
 bool uniform(const Problem& p) { return !p.packed() && p.options.kv_lengths.empty(); }
 
 SequenceList sequence_list(const Problem& p, const Recipe& r, const SequenceRow* table) {
@@ -111,6 +117,7 @@ SequenceList sequence_list(const Problem& p, const Recipe& r, const SequenceRow*
   list.q_row_step = round_up(p.q_len * p.group(), kRowAlign);
   list.k_row_step = round_up(p.kv_len, key_row_align(r));
   list.q_block_step = pieces(p.q_len, kQueryBlock);
+  list.term_step = list.q_block_step * p.kv_len;
   return list;
 }
 
@@ -129,6 +136,7 @@ std::vector<SequenceRow> sequence_rows(const Problem& p, const Recipe& r) {
     next.q_row += round_up(s.q_len * p.group(), kRowAlign);
     next.k_row += round_up(s.k_len, key_align);
     next.q_block += pieces(s.q_len, kQueryBlock);
+    next.term += pieces(s.q_len, kQueryBlock) * s.k_len;
   }
   return rows;
 }

@@ -80,6 +80,7 @@ struct SequenceRow {
   std::int64_t q_row = 0;    ///< first row in the Q buffer
   std::int64_t k_row = 0;    ///< first row in the K and V buffer
   std::int64_t q_block = 0;  ///< first 128-query block in q_mean
+  std::int64_t term = 0;     ///< first element of smooth_q's term in a head's
 };
 
 /// All sequences: a table in device memory, or, where all are alike, the first one and the steps to the next.
@@ -89,6 +90,7 @@ struct SequenceList {
   std::int64_t q_row_step = 0;
   std::int64_t k_row_step = 0;
   std::int64_t q_block_step = 0;
+  std::int64_t term_step = 0;
   std::int64_t count = 0;
 
   OCTAVO_HOST_DEVICE SequenceRow operator[](std::int64_t index) const {
@@ -98,6 +100,7 @@ struct SequenceList {
     row.q_row = index * q_row_step;
     row.k_row = index * k_row_step;
     row.q_block = index * q_block_step;
+    row.term = index * term_step;
     return row;
   }
 };
@@ -146,6 +149,9 @@ struct QLayout {
 
   QLayout(const Problem& problem, const Recipe& recipe);
 };
+
+/// Elements of smooth_q's term of one query head: for every sequence [128-query block][key].
+std::int64_t term_elements(const Problem& problem);
 
 /// True where `SequenceList` needs no table: dense layouts without kv_lengths.
 bool uniform(const Problem& problem);

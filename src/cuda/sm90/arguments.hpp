@@ -60,7 +60,8 @@ struct Arguments {
   bool bottom_right = false;
   StridedTensor mask{};  ///< boolean, dtype is not looked at
   StridedTensor bias{};
-  const float* correction = nullptr;  ///< smooth_q's term in base-2 logits, [q heads][q_blocks][key_rows]
+  const float* correction = nullptr;  ///< smooth_q's term in base-2 logits, [q heads][terms]
+  std::int64_t terms = 0;             ///< of all sequences, each [128-query block][key]
   std::int64_t q_blocks = 0;
 
   // recipe

@@ -1,3 +1,4 @@
+#include "core/text.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/extras.hpp"
 #include "cuda/sm90/output.cuh"
@@ -9,31 +10,48 @@ constexpr int kThreads = 256;
 constexpr int kMeans =
     16;  // query blocks a thread block takes at once: their means fit in registers and shared memory
 
-/// A thread has one key of one key head, and walks the query blocks of the group's heads.
+/// A block has kThreads keys of one sequence and key head, a thread one of them; it walks the query blocks of
+/// the group's heads in that sequence.
 __global__ void __launch_bounds__(kThreads)
-    correct(const float* q_mean, const float* k_exact, float* correction, Arguments a, int dim) {
+    correct(const float* q_mean, const float* k_exact, float* correction, Arguments a, int dim, int chunks) {
   __shared__ float mean[kMeans][128];
   ptx::admit_successor();
   ptx::wait_for_predecessors();
-  const std::int64_t key = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int head = blockIdx.y;
-  const std::int64_t lines =
-      a.group.value() * a.q_blocks;  // q_mean is [kv_heads][group][q_blocks], so is correction
-  const float* k = k_exact + ((a.first_head + head) * a.key_rows + min(key, a.key_rows - 1)) * dim;
-  for (std::int64_t first = 0; first < lines; first += kMeans) {
-    const int count = static_cast<int>(min(static_cast<std::int64_t>(kMeans), lines - first));
+  const int pair = static_cast<int>(blockIdx.x) / chunks;
+  const int sequence = a.kv_heads.quotient(pair);
+  const int head = pair - sequence * a.kv_heads.value();
+  const SequenceRow s = a.sequences[sequence];
+  const std::int64_t key =
+      static_cast<std::int64_t>(static_cast<int>(blockIdx.x) - pair * chunks) * kThreads + threadIdx.x;
+  if (key - threadIdx.x >= s.k_len) return;
+  const int blocks = static_cast<int>((s.q_len + kQueryBlock - 1) / kQueryBlock);
+  const int lines = a.group.value() * blocks;
+  const float* k = k_exact + ((a.first_head + head) * a.key_rows + s.k_row + min(key, s.k_len - 1)) * dim;
+  for (int first = 0; first < lines; first += kMeans) {
+    const int count = min(kMeans, lines - first);
+    const auto place = [&](int i, int& q_head) {  // of line first + i: its head, and its block
+      const int in_group = (first + i) / blocks;
+      q_head = head * a.group.value() + in_group;
+      return first + i - in_group * blocks;
+    };
     __syncthreads();
-    for (int i = threadIdx.x; i < count * dim; i += kThreads)
-      mean[i / dim][i % dim] = q_mean[(head * lines + first) * dim + i];
+    for (int i = threadIdx.x; i < count * dim; i += kThreads) {
+      int q_head = 0;
+      const int block = place(i / dim, q_head);
+      mean[i / dim][i % dim] = q_mean[(q_head * a.q_blocks + s.q_block + block) * dim + i % dim];
+    }
     __syncthreads();
     float sum[kMeans] = {};
     for (int d = 0; d < dim; ++d) {
       const float x = k[d];
       OCTAVO_UNROLL for (int i = 0; i < kMeans; ++i) sum[i] = fmaf(mean[i][d], x, sum[i]);
     }
-    if (key < a.key_rows) {
+    if (key < s.k_len) {
       OCTAVO_UNROLL for (int i = 0; i < kMeans; ++i) {
-        if (i < count) correction[(head * lines + first + i) * a.key_rows + key] = sum[i];
+        if (i >= count) continue;
+        int q_head = 0;
+        const int block = place(i, q_head);
+        correction[q_head * a.terms + s.term + block * s.k_len + key] = sum[i];
       }
     }
   }
@@ -88,12 +106,19 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile)
 }  // namespace
 
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
-                         int padded_dim, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((a.key_rows + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(a.kv_heads.value()));
-  const void* pointers[] = {&q_mean, &k_exact, &correction, &a, &padded_dim};
-  return launch_kernel({reinterpret_cast<const void*>(&correct), "the term of smooth_q", grid, kThreads},
-                       pointers, stream);
+                         int padded_dim, std::int64_t longest_keys, cudaStream_t stream) {
+  constexpr const char* kWhat = "the term of smooth_q";
+  const std::int64_t chunks = pieces(longest_keys, kThreads);
+  const std::int64_t blocks = a.sequences.count * a.kv_heads.value() * chunks;
+  if (blocks == 0) return {};
+  constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+  if (blocks > kMostBlocks)
+    return unsupported(concat(kWhat, " would take ", blocks, " blocks; ", kMostBlocks, " are supported"));
+  const int chunk_count = static_cast<int>(chunks);
+  const void* pointers[] = {&q_mean, &k_exact, &correction, &a, &padded_dim, &chunk_count};
+  return launch_kernel(
+      {reinterpret_cast<const void*>(&correct), kWhat, dim3(static_cast<unsigned>(blocks)), kThreads},
+      pointers, stream);
 }
 
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {

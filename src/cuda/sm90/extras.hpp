@@ -8,10 +8,10 @@
 
 namespace octavo::cuda::sm90 {
 
-/// correction[q head][block][key row] = q_mean . k_exact, f32 (docs/numerics.md, smooth_q). q_mean holds
-/// scale * log2(e).
+/// correction[q head][sequence][128-query block][key] = q_mean . k_exact, f32 (docs/numerics.md, smooth_q).
+/// q_mean holds scale * log2(e).
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
-                         int padded_dim, cudaStream_t stream);
+                         int padded_dim, std::int64_t longest_keys, cudaStream_t stream);
 
 /// Merges the parts of each split tile by their LSE, in order, and writes out and lse.
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream);

@@ -42,8 +42,7 @@ struct RowExtras {
       bias_at = s.batch * a.bias.batch + q_head * a.bias.head + token * a.bias.token;
     }
     if (a.correction != nullptr) {
-      correction =
-          a.correction + (q_head * a.q_blocks + s.q_block + token / kQueryBlock) * a.key_rows + s.k_row;
+      correction = a.correction + q_head * a.terms + s.term + token / kQueryBlock * s.k_len;
     }
   }
 

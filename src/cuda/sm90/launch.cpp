@@ -247,8 +247,9 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
   if (r.smooth_q) {
     auto* correction = reinterpret_cast<float*>(workspace + schedule.correction);
     a.correction = correction;
+    a.terms = term_elements(p);
     if (Status s = launch_correction(floats(qq + q.q_mean), floats(kv.data + k.k_exact), correction, a,
-                                     static_cast<int>(k.padded_dim), stream);
+                                     static_cast<int>(k.padded_dim), longest(p, &Sequence::k_len), stream);
         !s.ok())
       return s;
   }

@@ -36,11 +36,7 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
 
   bytes = dynamic ? kSection : 0;
   correction = bytes;
-  if (r.smooth_q) {
-    const QLayout q(p, r);
-    const KvLayout kv(p, r, p.kv_heads);
-    bytes += section(p.q_heads * q.q_blocks * kv.key_rows);
-  }
+  if (r.smooth_q) bytes += section(p.q_heads * term_elements(p));
   partial_out = bytes;
   const std::int64_t rows = (items() - whole) * instance.rows;
   bytes += section(rows * p.head_dim);
