@@ -7,7 +7,7 @@
 
 namespace octavo::cuda {
 
-/// n / d for 0 <= n < 2^31 and 1 <= d <= 2^31. With l = ceil(log2 d) and m = ceil(2^(31 + l) / d) < 2^32 the
+/// n / d for 0 <= n < 2^31 and 1 <= d < 2^31. With l = ceil(log2 d) and m = ceil(2^(31 + l) / d) < 2^32 the
 /// quotient is floor(n m / 2^(31 + l)): m d exceeds 2^(31 + l) by less than d, so n m / 2^(31 + l) exceeds
 /// n / d by less than 1 / d.
 class IndexDivisor {

@@ -277,6 +277,38 @@ TEST(QuantizeGpu, CheckFiniteRefuses) {
   EXPECT_NE(s.message().find("NaN"), std::string::npos) << s.message();
 }
 
+TEST(QuantizeGpu, CheckFiniteOfQueriesReadsNoStaleFlag) {
+  OCTAVO_NEEDS_HOPPER();
+  for (const bool bad : {false, true}) {
+    QuantizeCase c({.q_len = 90, .kv_len = 150}, preset("turbo8"));
+    if (bad) write_element(c.q.host.data(), c.q.view.dtype, 100, std::numeric_limits<float>::quiet_NaN());
+    c.send();
+    c.problem.check_finite = true;
+    const DeviceBytes kv(cuda::KvLayout(c.problem, c.recipe, 1).bytes);
+    const DeviceBytes qq(cuda::QLayout(c.problem, c.recipe).bytes);
+    ASSERT_TRUE(cuda::quantize_kv(c.call(), c.k.view, c.v.view, kv.data()).ok());
+    const Status s = cuda::quantize_q(c.call(), c.q.view, {kv.data(), 1, 0}, qq.data());
+    EXPECT_EQ(s.code(), bad ? StatusCode::invalid_argument : StatusCode::ok) << s.message();
+  }
+}
+
+TEST(QuantizeGpu, MeanOfValuesWhoseRangeIsBeyondF32) {
+  OCTAVO_NEEDS_HOPPER();
+  QuantizeCase c({.q_len = 8, .kv_len = 64, .dtype = DType::f32}, preset("turbo8"));
+  const auto count = static_cast<std::int64_t>(c.v.host.size() / sizeof(float));
+  for (std::int64_t i = 0; i < count; ++i)
+    write_element(c.v.host.data(), DType::f32, i, i / c.problem.head_dim % 4 == 0 ? -3e38F : 3e38F);
+  c.send();
+  const Quantized got = quantize(c);
+  const cuda::KvLayout at(c.problem, c.recipe, c.problem.kv_heads);
+  for (std::int64_t channel = 0; channel < c.problem.head_dim; ++channel) {
+    float mean = 0.0F;
+    std::memcpy(&mean, got.kv.data() + at.v_mean + channel * static_cast<std::int64_t>(sizeof mean),
+                sizeof mean);
+    EXPECT_TRUE(std::isfinite(mean)) << "channel " << channel;
+  }
+}
+
 TEST(QuantizeGpu, QueriesOfSomeHeadsOfABuffer) {
   OCTAVO_NEEDS_HOPPER();
   QuantizeCase whole({.q_heads = 6, .kv_heads = 3, .q_len = 40, .kv_len = 90}, preset("turbo8"));

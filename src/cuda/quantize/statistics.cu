@@ -229,7 +229,8 @@ __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_cons
 __device__ __forceinline__ float cut_share(float mean, float least, float most) {
   constexpr float kRangeInSigmas = 8.0F;
   constexpr float kInverseSqrt2 = 0.70710678F;
-  return mean == 0.0F ? 0.0F : erff(kRangeInSigmas * kInverseSqrt2 * fabsf(mean) / (most - least));
+  const float half_range = 0.5F * most - 0.5F * least;  // finite
+  return mean == 0.0F ? 0.0F : erff(0.5F * kRangeInSigmas * kInverseSqrt2 * (fabsf(mean) / half_range));
 }
 
 constexpr int kFinishThreads = 512;

@@ -212,10 +212,14 @@ OCTAVO_DEVICE void transpose_in_quad(std::uint32_t (&w)[4], int t) {
   exchange(w[1], w[3], 2);
 }
 
-/// Where the thread's two rows go: elements from the start of `out`, -1 for rows beyond the sequence.
+/// Where the thread's two rows go: elements from the start of `out`, which may be negative; kNoRow for rows
+/// beyond the sequence.
 struct Destination {
+  static constexpr std::int64_t kNoRow = std::int64_t{-1} << 63;
   StridedTensor out;
-  std::int64_t at[2] = {-1, -1};
+  std::int64_t at[2] = {kNoRow, kNoRow};
+
+  [[nodiscard]] OCTAVO_DEVICE bool row(int i) const { return at[i] != kNoRow; }
 };
 
 /// Row sums to 1 / l, and the LSE: ln 2 * (reference + log2 l) + what smoothing took; without a key 0 and
@@ -283,7 +287,7 @@ OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C
   }
 }
 
-/// O = sums * delta_V / l + a share of V's mean. Nothing here waits for global memory. The item is decoded
+/// O = sums * delta_V / l + a share of V's mean. The item is decoded
 /// once more: what tells where its rows go would cost the main loop a dozen registers.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
@@ -334,10 +338,10 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
         if (vectors) {
           transpose_in_quad(w[i], t);
-          if (to.at[i] >= 0)
+          if (to.row(i))
             *reinterpret_cast<uint4*>(out + to.at[i] + 8 * first + 8 * t) = {w[i][0], w[i][1], w[i][2],
                                                                              w[i][3]};
-        } else if (to.at[i] >= 0) {
+        } else if (to.row(i)) {
           OCTAVO_UNROLL for (int c = 0; c < 4; ++c) *
               reinterpret_cast<std::uint32_t*>(out + to.at[i] + 8 * (first + c) + 2 * t) = w[i][c];
         }
@@ -355,7 +359,7 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       finished(c, y);
       const int channel = 8 * c + 2 * t;
       OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-        if (to.at[i] < 0 || channel >= a.head_dim) continue;
+        if (!to.row(i) || channel >= a.head_dim) continue;
         if (whole) {
           *reinterpret_cast<float2*>(static_cast<float*>(to.out.data) + to.at[i] + channel) = y[i];
         } else {
@@ -364,9 +368,10 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       }
     }
   }
-  // Rows without a key are 0, also where a scale or mean is NaN.
+  // Rows without a key are 0, also where a scale or mean is NaN. Other threads wrote what this one clears.
+  __syncwarp();
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-    if (__builtin_expect(l[i] == 0.0F && to.at[i] >= 0, 0)) {
+    if (__builtin_expect(l[i] == 0.0F && to.row(i), 0)) {
       for (int channel = 2 * t; channel < a.head_dim; channel += 8)
         store_pair(to.out, to.at[i] + channel * to.out.last, channel + 1 < a.head_dim, 0.0F, 0.0F);
     }
