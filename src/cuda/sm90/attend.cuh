@@ -15,8 +15,8 @@
 // errors.
 #pragma once
 
-#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/producer.cuh"
+#include "cuda/sm90/write_rows.cuh"
 
 namespace octavo::cuda::sm90 {
 

@@ -1,7 +1,7 @@
 #include "core/text.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/extras.hpp"
-#include "cuda/sm90/output.cuh"
+#include "cuda/sm90/write_rows.cuh"
 
 namespace octavo::cuda::sm90 {
 namespace {
