@@ -63,6 +63,9 @@ struct Kernel {
   Status (*attend_direct)(const KernelCall&, const TensorView& q, const TensorView& k, const TensorView& v,
                           const MutableTensorView& out, const MutableTensorView& lse,
                           std::byte* workspace) = nullptr;
+
+  /// The quantized K and V are laid out by key_tile: plans with another one cannot share them.
+  bool tiled_keys = true;
 };
 
 std::span<const Kernel* const> kernel_table();

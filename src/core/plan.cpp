@@ -16,10 +16,10 @@ namespace octavo {
 namespace {
 
 /// The fields that shape a quantized buffer; two recipes that differ elsewhere may share one.
-std::string fingerprint(const Recipe& r, bool keys) {
+std::string fingerprint(const Kernel& kernel, const Recipe& r, bool keys) {
   static constexpr const char* kKeyFields[] = {"qk_format", "k_group",  "k_range", "smooth_k",
                                                "smooth_q",  "smooth_v", "rotate",  "rotate_seed",
-                                               "v_format",  "v_scale",  "v_range", "key_tile"};
+                                               "v_format",  "v_scale",  "v_range"};
   static constexpr const char* kQueryFields[] = {"qk_format", "q_group", "q_range",    "smooth_k",
                                                  "smooth_q",  "rotate",  "rotate_seed"};
   const std::span<const char* const> names =
@@ -28,6 +28,7 @@ std::string fingerprint(const Recipe& r, bool keys) {
   for (const RecipeField& f : fields(r)) {
     if (std::find_if(names.begin(), names.end(), [&](const char* n) { return f.name == n; }) != names.end())
       text += f.name + "=" + f.value + ";";
+    if (keys && kernel.tiled_keys && f.name == "key_tile") text += f.name + "=" + f.value + ";";
   }
   return text;
 }
@@ -40,7 +41,7 @@ QuantizedKey make_key(const Kernel& kernel, const Problem& p, const Recipe& r, b
       lengths = (lengths ^ static_cast<std::uint64_t>(n)) * 0x100000001b3U;
   }
   return {std::string(kernel.name),
-          fingerprint(r, keys) + concat("lengths=", lengths),
+          fingerprint(kernel, r, keys) + concat("lengths=", lengths),
           p.batch,
           keys ? p.kv_heads : p.q_heads,
           keys ? p.kv_len : p.q_len,

@@ -437,6 +437,48 @@ TEST(AttendKept, OneHeadOfQuantizedKeysServesAnotherCall) {
   }
 }
 
+// docs/api.md: queries, mask and bias may differ. Kernels of other tiles take those.
+TEST(AttendKept, QuantizedKeysServeFewQueriesAndMasks) {
+  OCTAVO_NEEDS_HOPPER();
+  const GuardedBytes visible(1);
+  ASSERT_EQ(cudaMemset(visible.data(), 1, 1), cudaSuccess);
+  for (const std::string& name : gpu_presets()) {
+    for (const std::int64_t dim : {64, 128}) {
+      const Recipe recipe = gpu_recipe(name);
+      AttendCase all({.q_heads = 4,
+                      .kv_heads = 2,
+                      .q_len = 3000,
+                      .kv_len = 500,
+                      .head_dim = dim,
+                      .absmax = needs_absmax(name)});
+      all.send();
+      QuantizedKv kv;
+      ASSERT_TRUE(all.make_plan(recipe).quantize_kv(all.device('k'), all.device('v'), kv).ok());
+      for (const std::int64_t queries : {1, 3000}) {
+        for (const bool masked : {false, true}) {
+          SCOPED_TRACE(name + " D " + std::to_string(dim) + " queries " + std::to_string(queries) +
+                       (masked ? " masked" : ""));
+          TensorView q = all.device('q');
+          q.shape[2] = queries;
+          AttentionOptions o = all.problem(true).options;
+          if (masked) o.mask = MutableTensorView(visible.data(), DType::boolean, {1, 1, 1, 1}, kGpu);
+          const Result<Problem> problem = make_problem(q, all.device('k'), all.device('v'), o);
+          ASSERT_TRUE(problem.ok()) << problem.status().message();
+          const Result<Plan> plan = octavo::plan(*problem, recipe);
+          ASSERT_TRUE(plan.ok()) << plan.status().message();
+          QuantizedQ qq;
+          const GuardedBytes out(static_cast<std::size_t>(4 * queries * dim) * sizeof(float));
+          Status s = plan->quantize_q(q, kv, qq);
+          ASSERT_TRUE(s.ok()) << s.message();
+          s = plan->attend(qq, kv, MutableTensorView(out.data(), DType::f32, {1, 4, queries, dim}, kGpu));
+          ASSERT_TRUE(s.ok()) << s.message();
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        }
+      }
+    }
+  }
+}
+
 TEST(AttendSplits, StayWithinTheErrorOfTheRecipe) {
   OCTAVO_NEEDS_HOPPER();
   std::printf("%-13s %-44s %8s %8s %9s\n", "recipe", "shape", "one part", "split", "apart");

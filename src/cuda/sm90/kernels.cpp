@@ -161,7 +161,7 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
 Recipe effective(const Family& f, const Problem& p, Recipe r) {
   // docs/numerics.md leaves the 16-bit format of `half` to the input.
   if (r.name == "half" && p.dtype == DType::bf16) r.qk_format = r.p_format = r.v_format = Format::bf16;
-  r.key_tile = instance_of(f, p, r).step;
+  if (r.key_tile == 0) r.key_tile = instance_of(f, p, r).step;
   return r;
 }
 
@@ -176,6 +176,7 @@ const Kernel& entry() {
     k.file = "src/cuda/sm90/attend.cuh";
     k.summary = kFamily.summary;
     k.rank = 10;
+    k.tiled_keys = false;
     k.available = [] { return cuda::has_device(9, 0); };
     k.accepts = [](const Problem& p, const Recipe& r) {
       return accepts(kFamily, p, effective(kFamily, p, r));
