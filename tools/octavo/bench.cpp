@@ -152,6 +152,8 @@ class Bench {
     return fmt::format("N(0, 1), {}, batch 1", to_string(dtype()));
   }
   [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
+  /// Why a kernel that was asked for ran nothing.
+  [[nodiscard]] const Status& refusal() const { return refusal_; }
 
  private:
   static Device device_of(const BenchOptions& o) {
@@ -181,7 +183,8 @@ class Bench {
     if (!list.empty()) return list;
     if (named_ || !kernel_.empty()) {
       // A recipe that was asked for by name is not left out quietly.
-      if (named_ && !refusal.ok()) require(refusal);
+      if (!kernel_.empty() && !refusal.ok()) refusal_ = refusal;
+      if (named_ && !kernel_.empty()) require(refusal);
       if (named_) {
         throw Failure(kExitUnsupported,
                       fmt::format("recipe {} has no kernel here but the references; name one with --kernel "
@@ -194,6 +197,7 @@ class Bench {
     return list;
   }
 
+  Status refusal_;
   std::string kernel_;
   std::string tier_ = best_tier();
   Causal causal_;
@@ -349,6 +353,7 @@ void run(const BenchOptions& o, const std::string& command_line) {
     }
   }
   if (bench.results().empty()) {
+    require(bench.refusal());
     throw Failure(kExitUnsupported,
                   o.kernel.empty()
                       ? "no kernel here runs any recipe but the references; name one with --kernel"
