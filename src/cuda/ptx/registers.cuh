@@ -170,4 +170,17 @@ OCTAVO_DEVICE float2 load_shared_pair(std::uint32_t at) {
   return x;
 }
 
+OCTAVO_DEVICE float4 load_shared_quad(std::uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+OCTAVO_DEVICE void store_shared_quad(std::uint32_t at, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
 }  // namespace octavo::cuda::ptx

@@ -300,11 +300,10 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           values.template operator()<0>(p);
           end_products();
         };
-        // Two exits instead of a tail that copies weights: copies make ptxas serialise (C7513).
         if constexpr (C::kLatePack) {
           for (int left = n; left > 1; --left) step(weight0);
           last_step(weight0);
-        } else {
+        } else {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
           for (int left = n;;) {
             if (--left == 0) {
               last_step(weight0);

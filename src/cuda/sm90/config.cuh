@@ -75,12 +75,15 @@ struct Config {
   static constexpr int kOutputRegisters = Product::kRegisters;
   static constexpr int kSums = kColumns / 2;  ///< f32 registers that hold all columns
 
+  /// 16-bit weights with 160 registers: no room for two sets of them, so exponentials replace the scores and
+  /// are packed when the product under way has ended.
+  static constexpr bool kLatePack = kWideValues && kThree && kPieces == 1;
+
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
   // keys), in registers, or in shared memory where 160 registers have no room.
   static constexpr bool kFlushes = !kWideValues;
   static constexpr bool kSumsInShared = kFlushes && kThree && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
-  static constexpr int kSumTiles = kKeys > 192 ? 1 : 2;  ///< tiles after which the row sums are taken out
   static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush after 128 keys or so
   static constexpr int kFlushed = kDim / 2 + (kShares ? 4 : 0);  ///< accumulators a flush takes
 
@@ -88,10 +91,6 @@ struct Config {
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;
   static constexpr int kChunkBytes = kRowBytes < 128 ? kRowBytes : 128;
   static constexpr int kChunks = kRowBytes / kChunkBytes;
-  /// 16-bit weights with 160 registers: no room for two sets of them, so exponentials replace the scores and
-  /// are packed when the product under way has ended.
-  static constexpr bool kLatePack = kWideValues && kThree && kPieces == 1;
-
   /// Whether reverse key order takes the second piece of a tile first (direct and 16-bit weights do not
   /// depend on the order), and how far apart pieces are, in units of 16 bytes.
   static constexpr bool kSwaps = kPieces == 2 && !kDirect && !kWideValues;
@@ -102,8 +101,7 @@ struct Config {
   static constexpr int kVBytes = kWideValues ? kKeys * kDim * 2 : kColumns * kKeys;
   static constexpr int kVPitch = (kVBytes + 1023) / 1024 * 1024;
   static constexpr int kSumsBytes = kSumsInShared ? kConsumers * 128 * kSums * 4 : 0;
-  static constexpr int kKeyScales = kKeys / 64 * 4;  ///< with kBlockScales, of a tile
-  static constexpr int kKeyScaleBytes = kBlockScales ? 4 * kKeyScales : 0;
+  static constexpr int kKeyScaleBytes = kBlockScales ? kKeys / 64 * 16 : 0;  ///< of a tile
   // Scales and shifts of an item's rows and channels come with its queries and stay until the rows are
   // written, so there is a slot more than there are Q stages. Without quantization there are none to speak
   // of.

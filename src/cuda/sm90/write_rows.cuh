@@ -19,17 +19,11 @@ OCTAVO_DEVICE void store_pair(const StridedTensor& out, std::int64_t at, bool bo
   if (both) p[out.last] = static_cast<std::uint16_t>(packed >> 16);
 }
 
-/// True where two neighbouring channels of every row can be written in one store.
-OCTAVO_DEVICE bool pairs(const StridedTensor& t) {
-  const std::uintptr_t bytes = t.dtype == DType::f32 ? 8 : 4;
-  return t.last == 1 && ((t.batch | t.head | t.token) & 1) == 0 &&
+/// True where `channels` neighbouring channels of every row, a power of two, can be written in one store of
+/// that many bytes.
+OCTAVO_DEVICE bool side_by_side(const StridedTensor& t, int channels, int bytes) {
+  return t.last == 1 && ((t.batch | t.head | t.token) & (channels - 1)) == 0 &&
          reinterpret_cast<std::uintptr_t>(t.data) % bytes == 0;
-}
-
-/// The same for 16 bytes of 16-bit channels.
-OCTAVO_DEVICE bool vectors_of_16_bytes(const StridedTensor& t) {
-  return t.last == 1 && ((t.batch | t.head | t.token) & 7) == 0 &&
-         reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
 /// Four threads with four words each: thread t gets the t-th word of every one.
@@ -102,7 +96,7 @@ OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C
                             float (&l)[2], float (&inverse)[2], float (&share)[2]) {
   float kept[2] = {0.0F, 0.0F};
   if constexpr (C::kShares && C::kSumsInShared) {
-    const float4 sums = load_shared(sum_address(shared, C::kDim / 2));
+    const float4 sums = ptx::load_shared_quad(sum_address(shared, C::kDim / 2));
     kept[0] = sums.y;
     kept[1] = sums.w;
   } else if constexpr (C::kShares) {
@@ -120,8 +114,8 @@ OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C
   }
 }
 
-/// O = sums * delta_V / l + a share of V's mean. The item is decoded
-/// once more: what tells where its rows go would cost the main loop a dozen registers.
+/// O = sums * delta_V / l + a share of V's mean. The item is decoded once more: what tells where its rows go
+/// would cost the main loop a dozen registers.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                               std::uint32_t slot, int warpgroup) {
@@ -140,7 +134,7 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
   const auto finished = [&](int c, float2(&y)[2]) {
     float4 x;
     if constexpr (C::kSumsInShared) {
-      x = load_shared(sum_address(shared, 4 * c));
+      x = ptx::load_shared_quad(sum_address(shared, 4 * c));
     } else if constexpr (C::kSumsInRegisters) {
       x = make_float4(o.sum[4 * c], o.sum[4 * c + 1], o.sum[4 * c + 2], o.sum[4 * c + 3]);
     } else {
@@ -158,7 +152,7 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
   };
   // 16 bytes a store where rows allow it, else two channels. As few instructions as can be: every item finds
   // the cache full of the main loop's.
-  const bool vectors = vectors_of_16_bytes(a.out);
+  const bool vectors = side_by_side(a.out, 8, 16);
   const auto write_16bit = [&](const auto& pack) {
     auto* out = static_cast<std::uint16_t*>(to.out.data);
     OCTAVO_UNROLL for (int first = 0; first < C::kDim / 8; first += 4) {
@@ -181,7 +175,8 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
       }
     }
   };
-  const bool whole = a.head_dim == C::kDim && (item.part >= 0 || pairs(a.out));
+  const bool whole =
+      a.head_dim == C::kDim && (item.part >= 0 || side_by_side(a.out, 2, a.out.dtype == DType::f32 ? 8 : 4));
   if (whole && to.out.dtype == DType::f16) {
     write_16bit([](float x, float y) { return ptx::pack_f16(x, y); });
   } else if (whole && to.out.dtype == DType::bf16) {
