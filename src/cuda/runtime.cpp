@@ -113,12 +113,17 @@ Status check(cudaError_t error, const char* what) {
 }
 
 Status launch_kernel(const Launch& launch, const void* const* arguments, cudaStream_t stream) {
+  if (launch.blocks == 0) return {};
+  constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
+  if (launch.blocks > kMostBlocks)
+    return unsupported(
+        concat(launch.what, " would take ", launch.blocks, " blocks; ", kMostBlocks, " are supported"));
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = launch.grid;
-  config.blockDim = dim3(launch.threads);
+  config.gridDim = dim3(static_cast<unsigned>(launch.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;

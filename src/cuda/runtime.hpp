@@ -29,12 +29,13 @@ inline Status check_launch(const char* what) { return check(cudaGetLastError(), 
 struct Launch {
   const void* kernel = nullptr;
   const char* what = "";  ///< for the error
-  dim3 grid{};
-  unsigned threads = 0;
+  std::int64_t blocks = 0;
+  int threads = 0;
   std::size_t shared_bytes = 0;
 };
 /// Launches a kernel that calls ptx::wait_for_predecessors() before it touches memory of others: its blocks
-/// may start while the last ones of the kernel before it run. `arguments`: a pointer to each.
+/// may start while the last ones of the kernel before it run. `arguments`: a pointer to each. Without blocks
+/// there is nothing to do; 2^31 or more are unsupported.
 Status launch_kernel(const Launch& launch, const void* const* arguments, cudaStream_t stream);
 
 struct DeviceProperties {

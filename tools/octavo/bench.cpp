@@ -181,16 +181,13 @@ class Bench {
       }
     }
     if (!list.empty()) return list;
-    if (named_ || !kernel_.empty()) {
-      // A recipe that was asked for by name is not left out quietly.
-      if (!kernel_.empty() && !refusal.ok()) refusal_ = refusal;
-      if (named_ && !kernel_.empty()) require(refusal);
-      if (named_) {
-        throw Failure(kExitUnsupported,
-                      fmt::format("recipe {} has no kernel here but the references; name one with --kernel "
-                                  "reference.emulate to time that",
-                                  wanted.name));
-      }
+    if (!kernel_.empty()) refusal_ = refusal;
+    if (named_) {  // a recipe that was asked for is not left out quietly
+      require(refusal_);
+      throw Failure(kExitUnsupported,
+                    fmt::format("recipe {} has no kernel here but the references; name one with --kernel "
+                                "reference.emulate to time that",
+                                wanted.name));
     }
     if (std::find(left_out_.begin(), left_out_.end(), wanted.name) == left_out_.end())
       left_out_.push_back(wanted.name);

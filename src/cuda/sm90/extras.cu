@@ -1,4 +1,3 @@
-#include "core/text.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/extras.hpp"
 #include "cuda/sm90/write_rows.cuh"
@@ -107,25 +106,19 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile)
 
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
                          int padded_dim, std::int64_t longest_keys, cudaStream_t stream) {
-  constexpr const char* kWhat = "the term of smooth_q";
   const std::int64_t chunks = pieces(longest_keys, kThreads);
-  const std::int64_t blocks = a.sequences.count * a.kv_heads.value() * chunks;
-  if (blocks == 0) return {};
-  constexpr std::int64_t kMostBlocks = 0x7FFFFFFF;
-  if (blocks > kMostBlocks)
-    return unsupported(concat(kWhat, " would take ", blocks, " blocks; ", kMostBlocks, " are supported"));
   const int chunk_count = static_cast<int>(chunks);
   const void* pointers[] = {&q_mean, &k_exact, &correction, &a, &padded_dim, &chunk_count};
-  return launch_kernel(
-      {reinterpret_cast<const void*>(&correct), kWhat, dim3(static_cast<unsigned>(blocks)), kThreads},
-      pointers, stream);
+  return launch_kernel({reinterpret_cast<const void*>(&correct), "the term of smooth_q",
+                        a.sequences.count * a.kv_heads.value() * chunks, kThreads},
+                       pointers, stream);
 }
 
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {
   const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits.value()) * rows_of_tile;
   const void* pointers[] = {&a, &rows_of_tile};
   return launch_kernel({reinterpret_cast<const void*>(&merge), "the merge of split keys",
-                        dim3(static_cast<unsigned>((lines * 32 + kThreads - 1) / kThreads)), kThreads},
+                        pieces(lines * 32, kThreads), kThreads},
                        pointers, stream);
 }
 

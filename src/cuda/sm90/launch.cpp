@@ -200,10 +200,9 @@ Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cu
   if (!properties.ok()) return properties.status();
   const int grid = std::min(a.items, (*properties)->sm_count);
   const void* pointers[] = {&maps, &a};
-  if (Status s = launch_kernel(
-          {instance.function, instance.name, dim3(static_cast<unsigned>(grid)),
-           static_cast<unsigned>(instance.threads), static_cast<std::size_t>(instance.shared_bytes)},
-          pointers, stream);
+  if (Status s = launch_kernel({instance.function, instance.name, grid, instance.threads,
+                                static_cast<std::size_t>(instance.shared_bytes)},
+                               pointers, stream);
       !s.ok())
     return s;
   return a.whole == a.items ? Status{} : launch_merge(a, instance.rows, stream);
