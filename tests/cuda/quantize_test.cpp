@@ -297,7 +297,7 @@ TEST(QuantizeGpu, MeanOfValuesWhoseRangeIsBeyondF32) {
   QuantizeCase c({.q_len = 8, .kv_len = 64, .dtype = DType::f32}, preset("turbo8"));
   const auto count = static_cast<std::int64_t>(c.v.host.size() / sizeof(float));
   for (std::int64_t i = 0; i < count; ++i)
-    write_element(c.v.host.data(), DType::f32, i, i / c.problem.head_dim % 4 == 0 ? -3e38F : 3e38F);
+    write_element(c.v.host.data(), DType::f32, i, i / c.shape.head_dim % 4 == 0 ? -3e38F : 3e38F);
   c.send();
   const Quantized got = quantize(c);
   const cuda::KvLayout at(c.problem, c.recipe, c.problem.kv_heads);
