@@ -67,11 +67,11 @@ std::string to_text(const AttendShape& s) {
 GuardedBytes::GuardedBytes(std::size_t bytes, bool scratch) : bytes_(bytes) {
   EXPECT_EQ(cudaMalloc(&memory_, bytes + 2 * kBand), cudaSuccess) << bytes << " bytes";
   const bool raw = scratch && std::getenv("OCTAVO_TEST_RAW") != nullptr;
-  EXPECT_EQ(cudaMemset(memory_, kGuardByte, kBand), cudaSuccess);
+  EXPECT_EQ(fill_device(memory_, kGuardByte, kBand), cudaSuccess);
   if (!raw && bytes > 0) {
-    EXPECT_EQ(cudaMemset(data(), 0xFF, bytes), cudaSuccess);
+    EXPECT_EQ(fill_device(data(), 0xFF, bytes), cudaSuccess);
   }
-  EXPECT_EQ(cudaMemset(data() + bytes, kGuardByte, kBand), cudaSuccess);
+  EXPECT_EQ(fill_device(data() + bytes, kGuardByte, kBand), cudaSuccess);
 }
 
 GuardedBytes::~GuardedBytes() { (void)cudaFree(memory_); }

@@ -87,7 +87,7 @@ TEST(AttendRepeat, AThousandRunsGiveEqualBits) {
     std::vector<float> first;
     for (int i = 0; i < 1000; ++i) {
       if (i == 500) {
-        ASSERT_EQ(cudaMemset(r.memory.data(), 0x5A, r.plan.run_bytes()), cudaSuccess);
+        ASSERT_EQ(fill_device(r.memory.data(), 0x5A, r.plan.run_bytes()), cudaSuccess);
       }
       ASSERT_EQ(cudaMemsetAsync(r.out.data(), 0xFF, 3000 * 8 * 64 * sizeof(float), stream), cudaSuccess);
       ASSERT_TRUE(r.run(stream).ok());
@@ -142,7 +142,7 @@ TEST(AttendGraph, ReplaysWithOtherInputs) {
       ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
       std::vector<float> before;
       for (int round = 0; round < 3; ++round) {
-        ASSERT_EQ(cudaMemset(r.out.data(), 0xFF, 64), cudaSuccess);
+        ASSERT_EQ(fill_device(r.out.data(), 0xFF, 64), cudaSuccess);
         ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
         ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);  // one behind the other, counters and all
         stream.wait();
@@ -158,8 +158,8 @@ TEST(AttendGraph, ReplaysWithOtherInputs) {
         const std::size_t body = q.size() - 2 * lead;
         const std::size_t cut = 128 * static_cast<std::size_t>(round + 1);
         std::byte* to = static_cast<std::byte*>(r.c.device('q').data);
-        ASSERT_EQ(cudaMemcpy(to, q.data() + lead + cut, body - cut, cudaMemcpyHostToDevice), cudaSuccess);
-        ASSERT_EQ(cudaMemcpy(to + body - cut, q.data() + lead, cut, cudaMemcpyHostToDevice), cudaSuccess);
+        ASSERT_EQ(copy_to_device(to, q.data() + lead + cut, body - cut), cudaSuccess);
+        ASSERT_EQ(copy_to_device(to + body - cut, q.data() + lead, cut), cudaSuccess);
       }
       EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
       EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -221,7 +221,7 @@ TEST(AttendStreams, WaitsForASlowProducerOnAnotherStream) {
     const std::size_t lead = TwinBuffer::kLead;
     for (const char which : {'q', 'k', 'v'}) {
       copies.push_back(std::make_unique<DeviceBytes>(r.c.host_bytes(which)));
-      ASSERT_EQ(cudaMemset(r.c.device(which).data, 0xFF, r.c.host_bytes(which).size() - 2 * lead),
+      ASSERT_EQ(fill_device(r.c.device(which).data, 0xFF, r.c.host_bytes(which).size() - 2 * lead),
                 cudaSuccess);
     }
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -441,7 +441,7 @@ TEST(AttendKept, OneHeadOfQuantizedKeysServesAnotherCall) {
 TEST(AttendKept, QuantizedKeysServeFewQueriesAndMasks) {
   OCTAVO_NEEDS_HOPPER();
   const GuardedBytes visible(1);
-  ASSERT_EQ(cudaMemset(visible.data(), 1, 1), cudaSuccess);
+  ASSERT_EQ(fill_device(visible.data(), 1, 1), cudaSuccess);
   for (const std::string& name : gpu_presets()) {
     for (const std::int64_t dim : {64, 128}) {
       const Recipe recipe = gpu_recipe(name);

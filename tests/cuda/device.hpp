@@ -15,6 +15,19 @@
 
 namespace octavo::test {
 
+// cudaMemset, and cudaMemcpy from memory that is not pinned, may return before the bytes are on the device.
+// They run on the default stream, which streams made with cudaStreamNonBlocking do not wait for, so a kernel
+// there could read what was before, or have its output overwritten. Tests fill device memory by these alone.
+
+inline cudaError_t fill_device(void* to, int byte, std::size_t bytes) {
+  const cudaError_t error = cudaMemset(to, byte, bytes);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+}
+inline cudaError_t copy_to_device(void* to, const void* from, std::size_t bytes) {
+  const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+}
+
 /// Bytes on the device, with a guard behind them; all of them poison at first.
 class DeviceBytes {
  public:
@@ -22,11 +35,11 @@ class DeviceBytes {
 
   explicit DeviceBytes(std::size_t bytes, std::uint8_t poison = 0xA5) : bytes_(bytes) {
     EXPECT_EQ(cudaMalloc(&data_, bytes + kGuard), cudaSuccess) << bytes << " bytes";
-    EXPECT_EQ(cudaMemset(data_, poison, bytes), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data() + bytes, 0x5A, kGuard), cudaSuccess);
+    EXPECT_EQ(fill_device(data_, poison, bytes), cudaSuccess);
+    EXPECT_EQ(fill_device(data() + bytes, 0x5A, kGuard), cudaSuccess);
   }
   explicit DeviceBytes(const std::vector<std::byte>& from) : DeviceBytes(from.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, from.data(), from.size(), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(copy_to_device(data_, from.data(), from.size()), cudaSuccess);
   }
   ~DeviceBytes() { (void)cudaFree(data_); }
   DeviceBytes(const DeviceBytes&) = delete;

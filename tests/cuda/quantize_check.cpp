@@ -180,7 +180,7 @@ Quantized quantize(const QuantizeCase& c, std::uint8_t poison) {
   const DeviceBytes kv(keys.bytes, poison);
   const DeviceBytes qq(queries.bytes, poison);
   // Without check_finite nobody reads the flag, and nobody clears it.
-  EXPECT_EQ(cudaMemset(qq.data() + queries.nonfinite, 0, sizeof(std::uint32_t)), cudaSuccess);
+  EXPECT_EQ(fill_device(qq.data() + queries.nonfinite, 0, sizeof(std::uint32_t)), cudaSuccess);
   Status s = cuda::quantize_kv(c.call(), c.k.view, c.v.view, kv.data());
   EXPECT_TRUE(s.ok()) << s.message();
   s = cuda::quantize_q(c.call(), c.q.view, {kv.data(), c.problem.kv_heads, 0}, qq.data());

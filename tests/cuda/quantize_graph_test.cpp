@@ -65,8 +65,7 @@ TEST(QuantizeGraph, ReplaysWithOtherInputs) {
         check_queries(c, got);
         for (DeviceTensor* t : {&c.q, &c.k, &c.v}) {  // other values in the same place
           std::rotate(t->host.begin(), t->host.begin() + 34, t->host.end());
-          EXPECT_EQ(cudaMemcpy(t->device->data(), t->host.data(), t->host.size(), cudaMemcpyHostToDevice),
-                    cudaSuccess);
+          EXPECT_EQ(copy_to_device(t->device->data(), t->host.data(), t->host.size()), cudaSuccess);
         }
       }
     }
@@ -88,8 +87,7 @@ TEST(QuantizeGraph, OffsetsBeyondTwoToThe31) {
   for (DeviceTensor* t : {&c.q, &c.k, &c.v}) {
     const std::size_t entry = t->host.size() / 2;
     for (std::size_t b = 0; b < 2; ++b) {
-      EXPECT_EQ(cudaMemcpy(far.data() + at + b * kStride * 2, t->host.data() + b * entry, entry,
-                           cudaMemcpyHostToDevice),
+      EXPECT_EQ(copy_to_device(far.data() + at + b * kStride * 2, t->host.data() + b * entry, entry),
                 cudaSuccess);
     }
     t->view.data = far.data() + at;
