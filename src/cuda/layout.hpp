@@ -14,9 +14,9 @@
 //            first product holds its scores, so weights need no shuffle. Row padded_dim + 2c (c = 0..3)
 //            is 1.0 for the valid keys of the 32-key blocks equal to c modulo 4: the sum of the rounded
 //            weights comes out of the product, in four parts because a long sum loses its low bits in FP8
-//            accumulators (docs/kernels/sm90.md). Row padded_dim + 1 is kKeptValue for every valid key: this
-//            sum loses the same share as the output's, which tells how much of V's mean to give back. The
-//            other odd rows are 0.
+//            accumulators (docs/kernels/sm90.md). The odd rows hold 1 to 1.875 for every valid key: of the
+//            key at byte b of a word 1 + b/8, 1.875 - b/8, 1.375 - b/8 and 1.5 + b/8, kKeptSum together.
+//            Their sums lose the same share as the output's, which tells how much of V's mean to give back.
 //   V        [heads][key_rows][padded_dim]         f16, bf16
 //   k_scale  f32 [heads][key_rows / 64][4]         scale of the keys whose floor((key mod 8) / 2) is the last
 //                                                  index; coarser granularities repeat it
@@ -55,9 +55,8 @@ namespace octavo::cuda {
 constexpr std::int64_t pieces(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return pieces(n, to) * to; }
 
-inline constexpr std::int64_t kRowAlign = 64;  ///< of query rows, and keys of a scale
-inline constexpr float kKeptValue =
-    1.875F;  ///< a full mantissa, as V's: products with 1.0 would hardly be cut
+inline constexpr std::int64_t kRowAlign = 64;     ///< of query rows, and keys of a scale
+inline constexpr float kKeptSum = 5.75F;          ///< of a key's four odd rows beyond the channels
 inline constexpr std::int64_t kOnesRows = 8;      ///< rows that V^T has beyond the channels
 inline constexpr std::int64_t kQueryBlock = 128;  ///< query rows of a per_block scale and of smooth_q's mean
 

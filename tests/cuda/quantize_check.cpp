@@ -298,8 +298,15 @@ void check_values(const QuantizeCase& c, const Quantized& got) {
           if (at.v_element != 1 || d >= cuda::kOnesRows) continue;
           const std::int64_t one =
               (head * (at.padded_dim + cuda::kOnesRows) + at.padded_dim + d) * at.key_rows + place;
-          const bool in_row = d == 1 || (d % 2 == 0 && i / 32 % 4 == d / 2);
-          const float want_one = in_row && i < seq.k_len ? d == 1 ? cuda::kKeptValue : 1.0F : 0.0F;
+          const float step = 0.125F * static_cast<float>(place % 4);
+          const float odd[] = {1.0F + step, 1.875F - step, 1.375F - step, 1.5F + step};
+          float want_one = 0.0F;
+          if (i < seq.k_len) {
+            if (d % 2 != 0)
+              want_one = odd[d / 2];
+            else if (i / 32 % 4 == d / 2)
+              want_one = 1.0F;
+          }
           if (payload(got.kv, at.v, one, Format::e4m3) != want_one) {
             ADD_FAILURE() << where("ones row", head, s, i, d) << " should be " << want_one;
             return;

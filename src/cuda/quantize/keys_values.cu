@@ -18,7 +18,11 @@ namespace octavo::cuda {
 namespace {
 
 constexpr std::uint32_t kOnes = 0x38383838U;  // four times 1.0 in e4m3
-constexpr std::uint32_t kKept = 0x3F3F3F3FU;  // four times kKeptValue, 1.875
+// 1, 1.125, 1.25, 1.375 and back; 0.5 more is 4 more in each byte. The rows are 1 up, 1.5 down, 1 down, 1.5
+// up: kKeptSum at every key.
+constexpr std::uint32_t kRising = 0x3B3A3938U;
+constexpr std::uint32_t kFalling = 0x38393A3BU;
+constexpr std::uint32_t kHalfMore = 0x04040404U;
 
 template <Access kAccess, int kChunks>
 __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& tile, int head,
@@ -129,11 +133,17 @@ struct SharedValues {
 /// banks each.
 __device__ __forceinline__ int swizzled(int channel, int piece) { return piece ^ (channel >> 3 & 7); }
 
-/// Words of the ones rows, in permuted order: of the even rows 1.0 for the valid keys of every fourth 32-key
-/// block, of row 1 kKeptValue for all valid keys.
+/// Word of four keys in a row beyond the channels.
+__device__ inline std::uint32_t ones_word(int row) {
+  if (row % 2 == 0) return kOnes;
+  return (row == 1 || row == 7 ? kRising : kFalling) + (row == 3 || row == 7 ? kHalfMore : 0);
+}
+
+/// Words of the rows beyond the channels, in permuted order: in the even ones for the valid keys of every
+/// fourth 32-key block, in the odd ones for all valid keys.
 __device__ inline uint4 ones_piece(int row, int piece, int count) {
   uint4 ones = {0, 0, 0, 0};
-  if (row != 1 && (row % 2 != 0 || piece / 2 != row / 2)) return ones;
+  if (row % 2 == 0 && piece / 2 != row / 2) return ones;
   std::uint32_t* words = &ones.x;
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
@@ -142,7 +152,7 @@ __device__ inline uint4 ones_piece(int row, int piece, int count) {
     for (int b = 0; b < 4; ++b) {
       if (16 * piece + 8 * (b / 2) + 2 * t + b % 2 < count) mask |= 0xFFU << (8 * b);
     }
-    words[t] = (row == 1 ? kKept : kOnes) & mask;
+    words[t] = ones_word(row) & mask;
   }
   return ones;
 }

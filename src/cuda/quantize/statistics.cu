@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_cons
   }
 }
 
-/// Which share of a channel's mean long sums lose as kKeptValue's do. Products are cut towards zero, so
+/// Which share of a channel's mean long sums lose as those of kKeptSum do. Products are cut towards zero, so
 /// values of both signs cancel: erf(|mean| / (sigma sqrt 2)) of them is left for normal ones. Their range is
 /// about 8 sigma.
 __device__ __forceinline__ float cut_share(float mean, float least, float most) {

@@ -58,8 +58,8 @@ OCTAVO_DEVICE void hold_output(Output<C>& o) {
 }
 
 // Row sums come out of the product twice. Columns kDim + 2c, moved into f32 every second tile, hardly lose
-// anything: they are the normaliser. Column kDim + 1 stays in the accumulator as long as the output does and
-// so loses the same share: what it lacks at the end is what V's mean lacks, and is given back (kShares).
+// anything: they are the normaliser. Columns kDim + 2c + 1 stay in the accumulator as long as the output does
+// and so lose the same share: what they lack at the end is what V's mean lacks, and is given back (kShares).
 
 /// Adds the ones columns to the row sums and clears them. The product with `zero` instead of a literal 0,
 /// because ptxas serialises the products around a literal (warning C7511).

@@ -107,9 +107,9 @@ OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C
     l[i] = row_sum(r.sum[i]);
     inverse[i] = l[i] == 0.0F ? 0.0F : ptx::reciprocal(l[i]);
     share[i] = a.smooth_v ? 1.0F : 0.0F;
-    if constexpr (C::kShares) {  // one thread of the four has the column, the others hold zeros
+    if constexpr (C::kShares) {  // each thread of the four has one of the columns
       const float all = row_sum(kept[i]);
-      if (!a.smooth_v) share[i] = 1.0F - all * inverse[i] * (1.0F / kKeptValue);
+      if (!a.smooth_v) share[i] = 1.0F - all * inverse[i] * (1.0F / kKeptSum);
     }
   }
 }
