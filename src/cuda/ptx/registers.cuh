@@ -51,6 +51,14 @@ OCTAVO_DEVICE std::uint32_t max_f16x2(std::uint32_t a, std::uint32_t b) {
   asm("max.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
+/// whether a half of a is above that of b
+OCTAVO_DEVICE bool any_above_f16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t yes;
+  asm("{.reg .pred p, q; setp.gt.f16x2 p|q, %1, %2; or.pred p, p, q; selp.u32 %0, 1, 0, p;}"
+      : "=r"(yes)
+      : "r"(a), "r"(b));
+  return yes != 0;
+}
 
 /// the larger, NaN if either is
 OCTAVO_DEVICE float max_nan(float a, float b) {
@@ -140,12 +148,25 @@ OCTAVO_DEVICE void complete(const T (&r)[N], std::uint32_t shared_address, int n
     }
     return b;
   };
-  OCTAVO_UNROLL for (int i = 0; i < N; i += 4) {
-    asm volatile(
-        "{.reg .pred q; setp.lt.s32 q, %5, 0; @q st.shared.v4.b32 [%4], {%0, %1, %2, %3};}" ::"r"(bits(i)),
-        "r"(bits(i + 1)), "r"(bits(i + 2)), "r"(bits(i + 3)), "r"(shared_address), "r"(never)
-        : "memory");
+  if (__builtin_expect(never < 0, 0)) {
+    OCTAVO_UNROLL for (int i = 0; i < N; i += 4) {
+      asm volatile("st.shared.v4.b32 [%4], {%0, %1, %2, %3};" ::"r"(bits(i)), "r"(bits(i + 1)),
+                   "r"(bits(i + 2)), "r"(bits(i + 3)), "r"(shared_address + 4 * i)
+                   : "memory");
+    }
   }
+}
+
+/// The same value, but ptxas keeps it in a register instead of computing it again where it is needed; of a
+/// warp that is converged.
+OCTAVO_DEVICE std::uint32_t keep(std::uint32_t x) { return __shfl_sync(~0U, x, threadIdx.x & 31); }
+/// The same of a value that all threads of the warp have, in a uniform register.
+OCTAVO_DEVICE std::uint32_t keep_uniform(std::uint32_t x) { return __reduce_max_sync(~0U, x); }
+/// True in one thread of a warp of which all come here.
+OCTAVO_DEVICE bool elected() {
+  std::uint32_t yes;
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xFFFFFFFF; selp.u32 %0, 1, 0, p;}" : "=r"(yes));
+  return yes != 0;
 }
 
 /// threadIdx.x read again where it is needed: holding it through the main loop costs a register.

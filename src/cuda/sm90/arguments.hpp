@@ -68,8 +68,9 @@ struct Arguments {
   float p_log2 = 0.0F;  ///< log2(P_r)
   float offset =
       0.0F;  ///< exact: p_log2; direct: the code of a weight of 1, 8 * p_log2 + numerics::kDirectBias
-  float slack = 0.0F;   ///< direct: in codes, 8 * the recipe's
-  int flush_tiles = 1;  ///< products of so many key tiles share a tensor-core accumulator
+  float limit = 0.0F;            ///< direct: codes above move a row's reference
+  std::uint32_t half_limit = 0;  ///< the same as two f16
+  int flush_tiles = 1;           ///< products of so many key tiles share a tensor-core accumulator
   bool reverse = false;
   bool quantized_normaliser = false;
   bool smooth_v = false;  ///< v_mean was taken from V

@@ -25,12 +25,17 @@ template <class C>
 OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warpgroup) {
   using ptx::barrier_arrive;
   using ptx::barrier_wait;
-  const int lane = threadIdx.x & 31;
+  // of a thread's four scales in a block of 64 keys
+  const std::uint32_t scale_at = ptx::keep(shared.key_scales(0) + 4 * (threadIdx.x & 3));
+  // Descriptors of the first stage's K, and how far V is behind it.
+  const std::uint32_t stages_at = ptx::keep_uniform(ptx::descriptor_address(shared.k(0)));
+  constexpr std::uint32_t kValuesAt =
+      ptx::descriptor_address(C::kKBytes, C::kWideValues ? C::kKeys * 128 : 16) - ptx::descriptor_address(0);
   Ring<C::kQStages> q;
   Ring<C::kSlots> slot;
   Ring<C::kStages> ring;
   const auto arrive = [&](std::uint32_t barrier) {
-    if (lane == 0) barrier_arrive(barrier);
+    if (ptx::elected()) barrier_arrive(barrier);
   };
 
   while (true) {
@@ -52,8 +57,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
 
     const auto skip = [&](int tiles) {  // tiles that only other warpgroups need
       for (int j = 0; j < tiles; ++j) {
-        barrier_wait(shared.k_full(ring.stage), ring.phase);
-        barrier_wait(shared.v_full(ring.stage), ring.phase);
+        barrier_wait(shared.full(ring.stage), ring.phase);
         arrive(shared.empty(ring.stage));
         ring.advance();
       }
@@ -80,40 +84,44 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       auto& weight1 =
           reinterpret_cast<std::uint32_t(&)[C::kWeightRegisters]>(*(C::kLatePack ? weight0 : spare_weight));
       const std::uint32_t q_at = ptx::descriptor_address(shared.q(q.stage) + warpgroup * 64 * C::kChunkBytes);
-      const std::uint32_t k_at = ptx::descriptor_address(shared.k(0));
-      const std::uint32_t v_at = ptx::descriptor_address(shared.v(0), C::kWideValues ? C::kKeys * 128 : 16);
-      int tile = a.reverse ? mine.last - 1 : mine.first;
+      const auto stage_of = [&](const Ring<C::kStages>& at) {
+        return stages_at + at.stage * (C::kStageBytes / 16);
+      };
+      std::uint32_t at_stage = stage_of(ring);
+      int left = n;
+      const auto tile = [&] { return a.reverse ? mine.first + left - 1 : mine.last - left; };
+      // Tiles that every row sees whole: where clear_least <= left < clear_least + clear_count.
+      const int clear_least = a.reverse ? mine.clear_first - mine.first + 1 : mine.last - mine.clear_last + 1;
+      const unsigned clear_count = max(0, mine.clear_last - mine.clear_first);
       int since = 0;  // tiles in the tensor-core accumulators
 
       // In reverse the pieces of a tile change places too, where the order matters.
       const int swapped = C::kSwaps && a.reverse ? 1 : 0;
       const auto place = [&](int at) { return at ^ swapped; };
-      const std::uint32_t k_piece[2] = {k_at + swapped * C::kPieceOfK,
-                                        k_at + C::kPieceOfK - swapped * C::kPieceOfK};
-      const std::uint32_t v_piece[2] = {v_at + swapped * C::kPieceOfV,
-                                        v_at + C::kPieceOfV - swapped * C::kPieceOfV};
-      const auto scores = [&](typename C::Score(&score)[C::kScoreRegisters], int at, std::uint32_t stage) {
-        issue_scores<C>(score, q_at, k_piece[at] + stage * (C::kKBytes / 16));
+      const std::uint32_t k_piece[2] = {swapped * C::kPieceOfK, C::kPieceOfK - swapped * C::kPieceOfK};
+      const std::uint32_t v_piece[2] = {swapped * C::kPieceOfV, C::kPieceOfV - swapped * C::kPieceOfV};
+      const auto scores = [&](typename C::Score(&score)[C::kScoreRegisters], int at, std::uint32_t k) {
+        issue_scores<C>(score, q_at, C::kPieces == 1 ? k : k + k_piece[at]);
       };
       const auto values = [&]<int kAt>(std::uint32_t(&p)[C::kWeightRegisters]) {
         const int accumulate = C::kHalfOutput ? 0 : !C::kFlushes || kAt == 1 ? 1 : since != 0;
-        issue_values<C, C::kSwaps ? 0 : kAt>(
-            o, p, (C::kSwaps ? v_piece[kAt] : v_at) + ring.stage * (C::kVPitch / 16), accumulate);
+        issue_values<C, C::kSwaps ? 0 : kAt>(o, p, at_stage + kValuesAt + (C::kSwaps ? v_piece[kAt] : 0),
+                                             accumulate);
       };
       // K scales, read from shared memory a piece ahead.
       float next_scale[C::kPieces][Scales<C>::kBlocks];
       const auto load_scales = [&](int at, std::uint32_t stage) {
         OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
-          next_scale[at][b] = C::kBlockScales ? ptx::load_shared(shared.key_scales(stage) +
-                                                                 16 * Scales<C>::kBlocks * place(at) +
-                                                                 16 * b + 4 * (lane & 3))
-                                              : 1.0F;
+          next_scale[at][b] =
+              C::kBlockScales
+                  ? ptx::load_shared(scale_at + 64 * stage + 16 * (Scales<C>::kBlocks * place(at) + b))
+                  : 1.0F;
         }
       };
       /// in a piece that some row does not see whole
       const auto hide_piece = [&](typename C::Score(&score)[C::kScoreRegisters], int piece,
                                   const Scales<C>& scale) {
-        const int key = piece * C::kPiece + 2 * (lane & 3);
+        const int key = piece * C::kPiece + 2 * (ptx::thread_index() & 3);
         const int row[2] = {min(row0, rows - 1), min(row0 + 8, rows - 1)};
         Limits limits;
         OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
@@ -141,83 +149,93 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
             settle<C>(score, key, limits, scale.of, extras);
           }
         } else if constexpr (C::kSettles) {
-          settle<C>(score, key, limits, scale.of, [](int) { return [](int) { return 0.0F; }; });
+          settle_scores<C>(score, key, limits);
         }
       };
       /// scores -> weights
       const auto weights = [&]<bool kSettled>(typename C::Score(&score)[C::kScoreRegisters],
-                                              const Scales<C>& scale, std::uint32_t(&p)[C::kWeightRegisters],
-                                              float(&part)[2]) {
+                                              const Scales<C>& scale,
+                                              std::uint32_t(&p)[C::kWeightRegisters]) {
         if constexpr (C::kHalfScores) {
           const Moved moved = update_half<C>(r, a, score, scale_of);
           direct_half<C>(r, score, p);
           return moved;
         } else {
-          const Moved moved = update<C, kSettled>(r, a, score, scale);
+          Moved moved;
           if constexpr (C::kDirect) {
-            weigh_direct<C, kSettled>(r, a, score, scale, p);
+            float constant[Scales<C>::kBlocks][2];
+            moved = update_direct<C, kSettled>(r, a, score, scale, constant);
+            weigh_direct<C, kSettled>(score, scale, constant, p);
           } else {
-            weigh<C, kSettled>(r, a, score, scale, p, part);
-            if (a.quantized_normaliser) part[0] = part[1] = 0.0F;
+            moved = update<C, kSettled>(r, score, scale);
+            weigh<C, kSettled>(r, a, score, scale, p);
           }
           return moved;
         }
       };
-      std::uint32_t finished = C::kStages;  // the stage whose last products are under way
+      // The stage whose last products are under way; at first one that nobody waits for.
+      std::uint32_t finished = C::kStages;
       /// The step of one piece: its scores -> weights while products are under way, then waits for those and
       /// folds. With kMore scores follow: what waits for their K, and for V, has a branch, which with
       /// `complete` keeps ptxas from hoisting the products' wait above the arithmetic it is to hide behind.
-      const auto softmax = [&]<int kAt, bool kMore>(typename C::Score(&score)[C::kScoreRegisters],
-                                                    typename C::Score(&other)[C::kScoreRegisters],
-                                                    std::uint32_t(&p)[C::kWeightRegisters],
-                                                    const Ring<C::kStages>& next) {
-        constexpr bool kStart = C::kPieces == 1 || kAt == 0;  // of a tile
-        const int piece = C::kPieces * tile + place(kAt);
+      const auto softmax = [&]<int kAt, bool kMore, Turn kTurn = Turn::counted>(
+          typename C::Score(&score)[C::kScoreRegisters], typename C::Score(&other)[C::kScoreRegisters],
+          std::uint32_t(&p)[C::kWeightRegisters], const Ring<C::kStages>& next) {
+        constexpr bool kStart = kAt == 0;         // of a tile
+        constexpr bool kWaits = kMore && kStart;  // for the stage whose scores follow
         Scales<C> scale;
         OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
           OCTAVO_UNROLL for (int i = 0; i < 2 && !C::kHalfScores; ++i) scale.of[b][i] =
               C::kBlockScales ? r.scale[i] * next_scale[kAt][b] : r.scale[i];
         }
-        const bool clear = !C::kGeneral && piece >= mine.clear_first && piece < mine.clear_last;
+        const auto piece = [&] { return C::kPieces * tile() + place(kAt); };
+        // Asked before the arithmetic, needed after it.
+        bool ready = false;
+        if constexpr (kWaits && C::kAsksEarly)
+          ready = ptx::barrier_passed_already(shared.full(next.stage), next.phase);
+        const bool clear = C::kPieces == 1
+                               ? static_cast<unsigned>(left - clear_least) < clear_count
+                               : !C::kGeneral && piece() >= mine.clear_first && piece() < mine.clear_last;
         Moved moved;
-        float part[2] = {0.0F, 0.0F};
         if constexpr (C::kSettles) {
           if (__builtin_expect(clear, 1)) {
-            moved = weights.template operator()<false>(score, scale, p, part);
+            moved = weights.template operator()<false>(score, scale, p);
           } else {
-            hide_piece(score, piece, scale);
-            moved = weights.template operator()<true>(score, scale, p, part);
+            // In a copy where they can be: ptxas serialises products otherwise (C7514).
+            typename C::Score copy[C::kScoreRegisters];
+            auto& settled = C::kLatePack ? score : copy;
+            OCTAVO_UNROLL for (int i = 0; i < C::kScoreRegisters && !C::kLatePack; ++i) copy[i] = score[i];
+            hide_piece(settled, piece(), scale);
+            moved = weights.template operator()<true>(settled, scale, p);
           }
         } else {
-          if (__builtin_expect(!clear, 0)) hide_piece(score, piece, scale);
-          moved = weights.template operator()<false>(score, scale, p, part);
+          if (__builtin_expect(!clear, 0)) hide_piece(score, piece(), scale);
+          moved = weights.template operator()<false>(score, scale, p);
         }
+        // What the arithmetic left must be there before the products' wait.
+        const auto finish = [&](auto& left_behind) {
+          ptx::hold(left_behind);
+          if constexpr (kWaits) {
+            if (!C::kAsksEarly) ready = ptx::barrier_passed(shared.full(next.stage), next.phase);
+            if (__builtin_expect(!ready, 0)) {
+              ptx::complete(left_behind, shared.base, a.never);
+              barrier_wait(shared.full(next.stage), next.phase);
+            }
+          } else {
+            ptx::complete(left_behind, shared.base, a.never);
+          }
+        };
         if constexpr (C::kLatePack) {
-          ptx::hold(score);
-          ptx::complete(score, shared.base, a.never);
+          finish(score);
         } else {
-          ptx::hold(p);
-          ptx::complete(p, shared.base, a.never);
+          finish(p);
         }
-        if constexpr (kMore) {
-          if (kStart) barrier_wait(shared.k_full(next.stage), next.phase);
-          if (C::kPieces == 1 || kAt == 1) barrier_wait(shared.v_full(next.stage), next.phase);
-          load_scales(kAt, next.stage);
-        }
+        if constexpr (kMore && C::kPieces == 2) load_scales(kAt, next.stage);
         ptx::wgmma_wait<0>();
         if constexpr (C::kPieces == 2) ptx::hold(other);
         hold_output(o);
-        if (kStart && finished != C::kStages) arrive(shared.empty(finished));
-        since = fold<C, !kStart>(o, r, shared, a, moved, since);
-        if constexpr (C::kDirect) {
-          if (__builtin_expect(moved.any, 0)) {
-            r.sum[0] *= moved.factor[0];
-            r.sum[1] *= moved.factor[1];
-          }
-        } else {
-          r.sum[0] = fmaf(r.sum[0], moved.factor[0], part[0]);
-          r.sum[1] = fmaf(r.sum[1], moved.factor[1], part[1]);
-        }
+        if (kStart) arrive(shared.empty(finished));
+        since = fold<C, !kStart, kTurn>(o, r, shared, a, moved, since);
         if constexpr (C::kLatePack) pack_late<C>(score, p);
         if constexpr (kMore) start_scores<C>(score);
         ptx::hold(p);
@@ -227,9 +245,10 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       };
       const auto next_tile = [&](const Ring<C::kStages>& next) {
         ++since;
-        tile += a.reverse ? -1 : 1;
+        --left;
         finished = ring.stage;
         ring = next;
+        at_stage = stage_of(next);
       };
       const auto after = [&] {
         Ring<C::kStages> next = ring;
@@ -243,32 +262,31 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         hold_output(o);
       };
 
-      barrier_wait(shared.k_full(ring.stage), ring.phase);
+      barrier_wait(shared.full(ring.stage), ring.phase);
       start_scores<C>(score0);
       if constexpr (C::kPieces == 2) start_scores<C>(score1);
       ptx::hold(score0);
       if constexpr (C::kPieces == 2) ptx::hold(score1);
       hold_output(o);
       ptx::wgmma_fence();
-      scores(score0, 0, ring.stage);
+      scores(score0, 0, at_stage);
       ptx::wgmma_commit();
       if constexpr (C::kPieces == 2) {
-        scores(score1, 1, ring.stage);
+        scores(score1, 1, at_stage);
         ptx::wgmma_commit();
       }
       OCTAVO_UNROLL for (int at = 0; at < C::kPieces; ++at) load_scales(at, ring.stage);
-      barrier_wait(shared.v_full(ring.stage), ring.phase);
       ptx::wgmma_wait<C::kPieces - 1>();
       ptx::hold(score0);
       if constexpr (C::kPieces == 2) {
-        for (int left = n; left > 1; --left) {
+        while (left > 1) {
           const Ring<C::kStages> next = after();
           softmax.template operator()<0, true>(score0, score1, weight0, next);
-          scores(score0, 0, next.stage);
+          scores(score0, 0, stage_of(next));
           values.template operator()<0>(weight0);
           ptx::wgmma_commit();
           softmax.template operator()<1, true>(score1, score0, weight1, next);
-          scores(score1, 1, next.stage);
+          scores(score1, 1, stage_of(next));
           values.template operator()<1>(weight1);
           ptx::wgmma_commit();
           next_tile(next);
@@ -282,47 +300,47 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         end_products();
       } else {
         /// a tile and the scores of the next; those are waited for, its own products are not
-        const auto step = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
+        const auto step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
           const Ring<C::kStages> next = after();
-          softmax.template operator()<0, true>(score0, score0, p, next);
-          scores(score0, 0, next.stage);
+          softmax.template operator()<0, true, kTurn>(score0, score0, p, next);
+          scores(score0, 0, stage_of(next));
           ptx::wgmma_commit();
-          ptx::wgmma_fence();
           values.template operator()<0>(p);
           ptx::wgmma_commit();
           next_tile(next);
+          load_scales(0, ring.stage);
           ptx::wgmma_wait<1>();
           ptx::hold(score0);
         };
-        const auto last_step = [&](std::uint32_t(&p)[C::kWeightRegisters]) {
+        const auto last_step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
           arrive(shared.q_empty(q.stage));  // the last scores are there: the next item's queries may come
-          softmax.template operator()<0, false>(score0, score0, p, ring);
+          softmax.template operator()<0, false, kTurn>(score0, score0, p, ring);
           values.template operator()<0>(p);
           end_products();
         };
         if constexpr (C::kLatePack) {
-          for (int left = n; left > 1; --left) step(weight0);
-          last_step(weight0);
+          while (left > 1) step.template operator()<Turn::first>(weight0);
+          last_step.template operator()<Turn::first>(weight0);
         } else {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
-          for (int left = n;;) {
-            if (--left == 0) {
-              last_step(weight0);
+          while (true) {
+            if (left == 1) {
+              last_step.template operator()<Turn::first>(weight0);
               break;
             }
-            step(weight0);
-            if (--left == 0) {
-              last_step(weight1);
+            step.template operator()<Turn::first>(weight0);
+            if (left == 1) {
+              last_step.template operator()<Turn::second>(weight1);
               break;
             }
-            step(weight1);
+            step.template operator()<Turn::second>(weight1);
           }
         }
       }
       arrive(shared.empty(ring.stage));
       ring.advance();
       if constexpr (C::kFlushes) {
-        if (C::kDirect || a.quantized_normaliser) take_sums(o, r, a.zero);
-        flush(o, shared);
+        if constexpr (C::kShares) take_sums(o, r, a.zero);
+        flush(o, shared, a);
       }
     }
     if (n == 0) arrive(shared.q_empty(q.stage));
@@ -340,9 +358,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const Shared<C> shared(raw);
   const int warpgroup = __reduce_max_sync(~0U, static_cast<int>(threadIdx.x) / 128);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < C::kStages; ++i) {
-      ptx::barrier_init(shared.k_full(i), 1);
-      ptx::barrier_init(shared.v_full(i), 1);
+    for (int i = 0; i <= C::kStages; ++i) {
+      ptx::barrier_init(shared.full(i), 1);
       ptx::barrier_init(shared.empty(i), C::kConsumers * 4);
     }
     for (int i = 0; i < 2; ++i) {

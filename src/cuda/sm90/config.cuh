@@ -46,13 +46,14 @@ struct Config {
 
   // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, 2 with
   // 240.
-  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow_;
+  static constexpr bool kNarrow = kNarrow_;
+  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow;
   static constexpr int kConsumers = kThree ? 3 : 2;
-  // Two pieces a tile hide the scores' latency but cost instructions: they pay where two warpgroups do not
-  // hide it (docs/kernels/sm90.md).
-  static constexpr bool kTwoPieces =
-      kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kNarrow_);
-  static constexpr int kPieces = kTwoPieces ? 2 : 1;
+  // Two sets of scores, one a piece, hide the scores' latency but cost instructions: they pay where two
+  // warpgroups do not hide it (docs/kernels/sm90.md).
+  static constexpr int kPieces =
+      kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kNarrow) ? 2
+                                                                                                          : 1;
   /// of a tile
   static constexpr int kKeys = !kHalfScores                   ? 128
                                : kDim == 64 || !kWideOperands ? 192
@@ -79,13 +80,22 @@ struct Config {
   /// are packed when the product under way has ended.
   static constexpr bool kLatePack = kWideValues && kThree && kPieces == 1;
 
+  // Exact weights, all measured (docs/kernels/sm90.md). kOrdered: multiply-adds are held back so that all
+  // exponentials have some to overlap with. kBranches: a tile that moves no reference skips their factors.
+  // kAsksEarly: the next stage's barrier is asked before the exponentials, behind which its answer queues up.
+  static constexpr bool kOrdered = kIntScores && !kDirect && !kWideValues && kPieces == 1;
+  static constexpr bool kBranches = kThree && !kIntScores;
+  static constexpr bool kAsksEarly = !kDirect && !kWideOperands && (!kThree || kWideValues || kHalfOutput);
+
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
   // keys), in registers, or in shared memory where 160 registers have no room.
   static constexpr bool kFlushes = !kWideValues;
   static constexpr bool kSumsInShared = kFlushes && kThree && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
+  /// Sums take what references moved at the next flush, which costs nothing there. Direct weights move them
+  /// so rarely that sums in shared memory are scaled at once: two registers less.
+  static constexpr bool kPends = kFlushes && !(kDirect && kSumsInShared);
   static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush after 128 keys or so
-  static constexpr int kFlushed = kDim / 2 + (kShares ? 4 : 0);  ///< accumulators a flush takes
 
   // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;
@@ -110,18 +120,18 @@ struct Config {
   static constexpr int kLimit = 232448 - 2048;  ///< of a block, less barriers and the alignment of the base
   static constexpr int kQStages = kWideOperands && kDim == 128 ? 1 : 2;
   static constexpr int kSlots = kQStages + 1;
-  static constexpr int kFits = (kLimit - kQStages * kQBytes - kSumsBytes - kSlots * kVectorBytes) /
-                               (kKBytes + kVPitch + kKeyScaleBytes);
-  static constexpr int kStages = kFits < 4 ? kFits : 4;  ///< of K and of V
-  static constexpr int kOffsetK = kQStages * kQBytes;
-  static constexpr int kOffsetV = kOffsetK + kStages * kKBytes;
-  static constexpr int kOffsetSums = kOffsetV + kStages * kVPitch;
+  static constexpr int kStageBytes = kKBytes + kVPitch;  ///< a K tile and the V tile behind it
+  static constexpr int kFits =
+      (kLimit - kQStages * kQBytes - kSumsBytes - kSlots * kVectorBytes) / kStageBytes;
+  static constexpr int kStages = kFits < 4 ? kFits : 4;
+  static constexpr int kOffsetStages = kQStages * kQBytes;
+  static constexpr int kOffsetSums = kOffsetStages + kStages * kStageBytes;
   static constexpr int kOffsetVectors = kOffsetSums + kSumsBytes;
-  static constexpr int kOffsetKeyScales = kOffsetVectors + kSlots * kVectorBytes;
-  static constexpr int kOffsetBarriers = kOffsetKeyScales + kStages * kKeyScaleBytes;
+  static constexpr int kOffsetBarriers = kOffsetVectors + kSlots * kVectorBytes;
   static constexpr int kSharedBytes = kOffsetBarriers + 2048;
 
-  static_assert(kStages >= 3 && kSharedBytes <= 232448 && kVectorBytes % 16 == 0);
+  static_assert(kStages >= 3 && kSharedBytes <= 232448 && kVectorBytes % 16 == 0 && kStageBytes % 1024 == 0 &&
+                kKeyScaleBytes <= 32);
   static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
                 (kConsumers + 1) * (65536 / kThreads / 8 * 8));
 };

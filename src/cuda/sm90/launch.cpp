@@ -154,7 +154,8 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
 
   a.p_log2 = std::log2(r.p_range);
   a.offset = r.exp2 == Exp2::direct ? 8.0F * a.p_log2 + numerics::kDirectBias : a.p_log2;
-  a.slack = 8.0F * r.slack;
+  a.limit = a.offset + 8.0F * r.slack;
+  a.half_limit = 0x10001U * numerics::f32_to_f16(a.limit);
   a.flush_tiles = r.pv_accumulator == PvAccumulator::f32_buffered
                       ? std::max(1, std::min(r.pv_buffer, longest_sum(r)) / instance.keys)
                       : std::numeric_limits<int>::max();

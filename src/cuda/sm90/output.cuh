@@ -14,7 +14,8 @@ template <class C>
 struct Output {
   typename C::Output part[C::kOutputRegisters];
   float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' kept sums (kShares)
-  float pending[2];  ///< what references moved since the last flush: the sums' factor at the next
+  float pending[C::kPends ? 2
+                          : 1];  ///< what references moved since the last flush: the sums' factor at the next
 };
 
 /// Where the k-step `step` of a V stage lies: its distance from the stage's start, and the descriptor's high
@@ -57,24 +58,22 @@ OCTAVO_DEVICE void hold_output(Output<C>& o) {
   ptx::hold(o.part);
 }
 
-// Row sums come out of the product twice. Columns kDim + 2c, moved into f32 every second tile, hardly lose
-// anything: they are the normaliser. Columns kDim + 2c + 1 stay in the accumulator as long as the output does
-// and so lose the same share: what they lack at the end is what V's mean lacks, and is given back (kShares).
+// With direct weights row sums come out of the product twice. Columns kDim + 2c, moved into f32 every second
+// tile, hardly lose anything: they are the normaliser. Columns kDim + 2c + 1 stay in the accumulator as long
+// as the output does and so lose the same share: what they lack at the end is what V's mean lacks, and is
+// given back (kShares). With exact weights everything is flushed after two tiles at most, columns kDim + 2c
+// too where they are the normaliser.
 
 /// Adds the ones columns to the row sums and clears them. The product with `zero` instead of a literal 0,
 /// because ptxas serialises the products around a literal (warning C7511).
 template <class C>
 OCTAVO_DEVICE void take_sums(Output<C>& o, Rows<C>& r, float zero) {
+  static_assert(C::kShares);
   constexpr int n = C::kOutputRegisters;
-  if constexpr (C::kHalfOutput) {
-    r.sum[0] += ptx::low_f16(o.part[n - 2]);
-    r.sum[1] += ptx::low_f16(o.part[n - 1]);
-  } else if constexpr (C::kFlushes) {
-    r.sum[0] += o.part[n - 4];
-    r.sum[1] += o.part[n - 2];
-    o.part[n - 4] *= zero;
-    o.part[n - 2] *= zero;
-  }
+  r.sum[0] += o.part[n - 4];
+  r.sum[1] += o.part[n - 2];
+  o.part[n - 4] *= zero;
+  o.part[n - 2] *= zero;
 }
 
 /// The thread's f32 sums in shared memory: 16 bytes of each thread side by side, so no bank conflicts.
@@ -85,12 +84,12 @@ OCTAVO_DEVICE std::uint32_t sum_address(const Shared<C>& shared, int i) {
 template <class C>
 OCTAVO_DEVICE void clear_sums(Output<C>& o, const Shared<C>& shared) {
   if constexpr (C::kSumsInShared) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kFlushed; i += 4)
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 4; i += 4)
         ptx::store_shared_quad(sum_address(shared, i), make_float4(0, 0, 0, 0));
   } else if constexpr (C::kSumsInRegisters) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 2; ++i) o.sum[i] = 0.0F;
   }
-  o.pending[0] = o.pending[1] = 1.0F;
+  if constexpr (C::kPends) o.pending[0] = o.pending[1] = 1.0F;
 }
 
 /// Element i of the accumulators as f32: of every four, two columns of the upper row, two of the lower.
@@ -104,27 +103,58 @@ OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
   }
 }
 
-/// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing
-/// there and saves passes over the sums.
-template <class C>
-OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared) {
+/// Every f32 sum of the thread, `columns` too, becomes `change(sum, accumulator, row)`.
+template <class C, class Change>
+OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool columns, const Change& change) {
   if constexpr (C::kSumsInShared) {
-    OCTAVO_UNROLL for (int i = 0; i < C::kFlushed; i += 4) {
+    OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 4; i += 4) {
+      if (i == C::kDim / 2 && !columns) break;
       const std::uint32_t at = sum_address(shared, i);
       const float4 f = ptx::load_shared_quad(at);
-      ptx::store_shared_quad(
-          at, make_float4(fmaf(f.x, o.pending[0], o.part[i]), fmaf(f.y, o.pending[0], o.part[i + 1]),
-                          fmaf(f.z, o.pending[1], o.part[i + 2]), fmaf(f.w, o.pending[1], o.part[i + 3])));
+      ptx::store_shared_quad(at, make_float4(change(f.x, o.part[i], 0), change(f.y, o.part[i + 1], 0),
+                                             change(f.z, o.part[i + 2], 1), change(f.w, o.part[i + 3], 1)));
     }
   } else if constexpr (C::kSumsInRegisters) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2; ++i) o.sum[i] =
-        fmaf(o.sum[i], o.pending[i / 2 % 2], accumulated(o, i));
-    if constexpr (C::kShares) {
+        change(o.sum[i], accumulated(o, i), i / 2 % 2);
+    if (columns) {
       OCTAVO_UNROLL for (int i = 0; i < 2; ++i) o.sum[C::kDim / 2 + i] =
-          fmaf(o.sum[C::kDim / 2 + i], o.pending[i], accumulated(o, C::kDim / 2 + 1 + 2 * i));
+          change(o.sum[C::kDim / 2 + i], accumulated(o, C::kDim / 2 + (C::kShares ? 1 : 0) + 2 * i), i);
     }
   }
-  o.pending[0] = o.pending[1] = 1.0F;
+}
+
+/// Whether columns beside the output are flushed with it.
+template <class C>
+OCTAVO_DEVICE bool flushes_columns(const Arguments& a) {
+  return C::kShares || a.quantized_normaliser;
+}
+
+/// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing
+/// there and saves passes over the sums.
+template <class C>
+OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const Arguments& a) {
+  const bool columns = C::kShares || a.quantized_normaliser;
+  if constexpr (C::kPends) {
+    change_sums(o, shared, columns,
+                [&](float sum, float part, int row) { return fmaf(sum, o.pending[row], part); });
+    o.pending[0] = o.pending[1] = 1.0F;
+  } else {
+    change_sums(o, shared, columns, [](float sum, float part, int) { return sum + part; });
+  }
+}
+
+/// The two rows' sums of the columns that are flushed with the output.
+template <class C>
+OCTAVO_DEVICE float2 flushed_columns(const Output<C>& o, const Shared<C>& shared) {
+  if constexpr (C::kSumsInShared) {
+    const float4 sums = ptx::load_shared_quad(sum_address(shared, C::kDim / 2));
+    return C::kShares ? make_float2(sums.y, sums.w) : make_float2(sums.x, sums.z);
+  } else if constexpr (C::kSumsInRegisters) {
+    return make_float2(o.sum[C::kDim / 2], o.sum[C::kDim / 2 + 1]);
+  } else {
+    return make_float2(0.0F, 0.0F);
+  }
 }
 
 template <class C>
@@ -134,25 +164,41 @@ OCTAVO_DEVICE void scale_accumulators(Output<C>& o, const float (&factor)[2]) {
   }
 }
 
+/// When the ones columns are taken into the row sums (direct weights): every second tile, and before every
+/// flush, which clears them.
+enum class Turn { first, second, counted };
+
 /// Everything that follows a finished product: `since` tiles are in the accumulators, and in the middle
 /// of a tile (kMiddle) its first piece. Returns how many are left there.
-template <class C, bool kMiddle>
+template <class C, bool kMiddle, Turn kTurn>
 OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                        const Moved& moved, int since) {
   if constexpr (C::kFlushes && (!kMiddle || C::kHalfOutput)) {
     const bool due = C::kHalfOutput || since >= a.flush_tiles;
-    // A branch on purpose: unconditional, it draws C7511. With a normaliser of unrounded weights the columns
-    // are not used.
-    if ((due || since % 2 == 0) && (C::kDirect || a.quantized_normaliser)) take_sums(o, r, a.zero);
+    if constexpr (C::kShares) {
+      // A branch on purpose, which is always taken in the second turn: unconditional, it draws C7511.
+      if (kTurn == Turn::second ? a.never >= 0 : due || (kTurn == Turn::counted && since % 2 == 0))
+        take_sums(o, r, a.zero);
+    }
     if (due) {
-      flush(o, shared);
+      flush(o, shared, a);
       since = 0;
     }
   }
+  if constexpr (C::kPends && !C::kDirect) {
+    o.pending[0] *= moved.factor[0];
+    o.pending[1] *= moved.factor[1];
+  }
   if (__builtin_expect(moved.any, 0)) {
-    if (C::kFlushes) {
+    if constexpr (C::kDirect) {
+      r.sum[0] *= moved.factor[0];
+      r.sum[1] *= moved.factor[1];
+    }
+    if constexpr (C::kPends && C::kDirect) {
       o.pending[0] *= moved.factor[0];
       o.pending[1] *= moved.factor[1];
+    } else if (C::kFlushes && !C::kPends) {
+      change_sums(o, shared, true, [&](float sum, float, int row) { return sum * moved.factor[row]; });
     }
     if (kMiddle || since != 0 || !C::kFlushes) scale_accumulators(o, moved.factor);
   }

@@ -108,16 +108,15 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
     for (int count = t.last - t.first; count > 0; --count) {
       const int key_row = static_cast<int>(s.k_row) + tile * C::kKeys;
       ptx::barrier_wait_patiently(shared.empty(ring.stage), ring.phase ^ 1);
-      ptx::barrier_expect(shared.k_full(ring.stage), C::kKBytes + C::kKeyScaleBytes);
+      ptx::barrier_expect(shared.full(ring.stage), C::kKBytes + C::kKeyScaleBytes + C::kVBytes);
       if constexpr (C::kBlockScales) {  // the last tile may end before its last block: any scale will do
         OCTAVO_UNROLL for (int b = 0; b < C::kKeys / 64; ++b)
             ptx::copy_bytes(shared.key_scales(ring.stage) + 16 * b,
                             a.k_scale + vectors.block + 4 * min(tile * (C::kKeys / 64) + b, last_block), 16,
-                            shared.k_full(ring.stage));
+                            shared.full(ring.stage));
       }
-      load_rows<C>(shared.k(ring.stage), &maps.k, C::kKeys, key_row, at, shared.k_full(ring.stage));
-      ptx::barrier_expect(shared.v_full(ring.stage), C::kVBytes);
-      load_values<C>(shared.v(ring.stage), maps, key_row, at, shared.v_full(ring.stage));
+      load_rows<C>(shared.k(ring.stage), &maps.k, C::kKeys, key_row, at, shared.full(ring.stage));
+      load_values<C>(shared.v(ring.stage), maps, key_row, at, shared.full(ring.stage));
       ring.advance();
       tile += a.reverse ? -1 : 1;
     }

@@ -65,7 +65,19 @@ OCTAVO_DEVICE void hide(typename C::Score (&s)[C::kScoreRegisters], int key, con
   }
 }
 
-/// A 32-bit score as a number. Settled scores are logits already, their bits a float's.
+/// Of integers from 0, which have no -infinity: scores as numbers, in place, hidden ones -infinity. Other
+/// arithmetic stays what it is in tiles that every row sees whole, bit by bit.
+template <class C>
+OCTAVO_DEVICE void settle_scores(typename C::Score (&s)[C::kScoreRegisters], int key, const Limits& limits) {
+  static_assert(C::kIntScores && !C::kMagicScores);
+  OCTAVO_UNROLL for (int i = 0; i < C::kScoreRegisters; ++i) {
+    const bool hidden = limits.hides(i / 2 % 2, key + 8 * (i / 4) + i % 2);
+    s[i] = __float_as_int(hidden ? -INFINITY : static_cast<float>(s[i]));
+  }
+}
+
+/// A 32-bit score as a number. Settled scores are numbers already, their bits a float's: logits where extras
+/// joined them (general instances).
 template <class C, bool kSettled>
 OCTAVO_DEVICE float value(typename C::Score s) {
   if constexpr (!C::kIntScores) {
@@ -83,7 +95,8 @@ OCTAVO_DEVICE int larger(int a, int b) { return max(a, b); }
 OCTAVO_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 
 /// Row maxima over the 64 keys of scale block `block`, in the thread's own keys. Integers compare as they are
-/// (with kMagic too: all are positive floats); of integers and halves ptxas makes three-input maxima.
+/// (with kMagic too: all are positive floats, and kMagic stays in them); of integers and halves ptxas makes
+/// three-input maxima.
 template <class C, bool kSettled>
 OCTAVO_DEVICE void block_maxima(const typename C::Score (&s)[C::kScoreRegisters], int block,
                                 float (&top)[2]) {
@@ -99,9 +112,12 @@ OCTAVO_DEVICE void block_maxima(const typename C::Score (&s)[C::kScoreRegisters]
   OCTAVO_UNROLL for (int i = 4; i < 32; ++i) m[i % 4] = larger(m[i % 4], score(i));
   const Score upper = larger(m[0], m[1]);
   const Score lower = larger(m[2], m[3]);
-  if constexpr (C::kIntScores && !kSettled) {
-    top[0] = value<C, false>(upper);
-    top[1] = value<C, false>(lower);
+  if constexpr (C::kMagicScores && !kSettled) {
+    top[0] = __int_as_float(upper);
+    top[1] = __int_as_float(lower);
+  } else if constexpr (C::kIntScores && !kSettled) {
+    top[0] = static_cast<float>(upper);
+    top[1] = static_cast<float>(lower);
   } else {
     top[0] = upper;
     top[1] = lower;

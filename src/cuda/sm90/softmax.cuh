@@ -24,12 +24,14 @@ struct Rows {
   // f16 scores: code = score * slope + constant, two equal halves each
   std::uint32_t slope[2];
   std::uint32_t constant[2];
+  std::uint32_t
+      limit;  ///< codes above move the references: Arguments::half_limit, -infinity while one is unset
 };
 
 /// What a tile did to the references: the factors that older sums take, and whether any row of the warp
 /// moved.
 struct Moved {
-  float factor[2] = {1.0F, 1.0F};
+  float factor[2];  ///< direct weights: set where `any` is
   bool any = false;
 };
 
@@ -39,6 +41,7 @@ inline constexpr float kSmallestScale = 0x1p-42F;
 inline constexpr float kSmallestSlope = 0x1p-24F;  // of f16
 inline constexpr float kUnsetReference = -1e30F;   // below any logit
 inline constexpr float kUnsetConstant = 60000.0F;  // f16, until the first tile sets it: codes past the limit
+inline constexpr std::uint32_t kUnsetLimit = 0xFC00FC00U;  // two f16 -infinity
 inline constexpr float kLargestReference =
     8000.0F;  // octaves; beyond, the f16 constant overflows: NaN instead of wrong
 
@@ -49,6 +52,7 @@ template <class C>
 OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
   r.reference[0] = r.reference[1] = C::kDirect ? kUnsetReference : -INFINITY;
   r.sum[0] = r.sum[1] = 0.0F;
+  r.limit = kUnsetLimit;
   const float scale[2] = {scale0, scale1};
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
     if constexpr (C::kHalfScores) {
@@ -90,16 +94,13 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
   std::uint32_t top[2];
   half_maxima<C>(s, top);
   Moved moved;
-  const float limit = a.offset + a.slack;
-  const std::uint32_t below = ptx::pack_f16(-limit, -limit);
   const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(top[0], r.slope[0], r.constant[0]),
                                             ptx::fma_f16x2(top[1], r.slope[1], r.constant[1]));
-  const bool unset = r.reference[0] == kUnsetReference || r.reference[1] == kUnsetReference;
-  moved.any = __any_sync(~0U, unset || ptx::max_f16x2(ptx::add_f16x2(code, below), 0U) != 0);
+  moved.any = __any_sync(~0U, ptx::any_above_f16x2(code, r.limit));
   if (__builtin_expect(moved.any, 0)) {
     // Every item comes here with its first keys, and finds none of this in the instruction cache: both rows
     // side by side, without branches.
-    const float rounded_limit = -ptx::low_f16(below);
+    const float limit = ptx::low_f16(a.half_limit);
     const auto constant = [&](float reference) {
       return ptx::pack_f16(a.offset - reference, a.offset - reference);
     };
@@ -107,7 +108,7 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
       const std::uint32_t tops = ptx::pack_f16(row_top, row_top);
       const auto passes = [&](std::uint32_t c) {
-        return ptx::low_f16(ptx::fma_f16x2(tops, r.slope[i], c)) > rounded_limit;
+        return ptx::low_f16(ptx::fma_f16x2(tops, r.slope[i], c)) > limit;
       };
       const bool moves = passes(r.constant[i]) || (r.reference[i] == kUnsetReference && row_top > -INFINITY);
       float next = octave_above(row_top * scale_of(i));
@@ -125,6 +126,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       r.constant[i] = moves ? next_constant : r.constant[i];
       if (moves && !(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
     }
+    r.limit =
+        r.reference[0] == kUnsetReference || r.reference[1] == kUnsetReference ? kUnsetLimit : a.half_limit;
   }
   return moved;
 }
@@ -150,64 +153,115 @@ struct Scales {
   float of[kBlocks][2];
 };
 
-/// 32-bit scores: moves the references where the maxima of this piece ask for it.
+/// Whether a tile may hide all keys of a row: where such tiles are settled, the others show every row all.
 template <class C, bool kSettled>
-OCTAVO_DEVICE Moved update(Rows<C>& r, const Arguments& a, const typename C::Score (&s)[C::kScoreRegisters],
+inline constexpr bool kMayHide = kSettled || !C::kSettles;
+
+/// Exact weights of scores: 2^(score * scale + offset), 2^(logit + offset) of logits. Hidden scores stay
+/// hidden whatever their scale is: a NaN there is none of the row's.
+template <class C, bool kSettled>
+OCTAVO_DEVICE float weight_of(float score, float scale, float offset) {
+  if constexpr (kSettled && C::kGeneral) {
+    return ptx::exp2_approx(score + offset);
+  } else {
+    const float w = ptx::exp2_approx(fmaf(score, scale, offset));
+    return kSettled && score == -INFINITY ? 0.0F : w;
+  }
+}
+
+/// 32-bit scores, exact: moves the references where the maxima of this piece ask for it.
+template <class C, bool kSettled>
+OCTAVO_DEVICE Moved update(Rows<C>& r, const typename C::Score (&s)[C::kScoreRegisters],
                            const Scales<C>& scale) {
   float top[2];
   OCTAVO_UNROLL for (int b = 0; b < C::kPiece / 64; ++b) {
     float block[2];
     block_maxima<C, kSettled>(s, b, block);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const float logit = kSettled ? block[i] : block[i] * scale.of[b % Scales<C>::kBlocks][i];
+      const bool final = kSettled && (C::kGeneral || block[i] == -INFINITY);
+      const float logit = final ? block[i] : block[i] * scale.of[b % Scales<C>::kBlocks][i];
       top[i] = b == 0 ? logit : ptx::max_nan(top[i], logit);
     }
   }
+  float next[2];
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) next[i] = fmaxf(r.reference[i], row_max(top[i]));
   Moved moved;
-  if constexpr (C::kDirect) {
-    // Not "greater": a NaN scale must show, and conversions to bytes would turn its weights into 0.
-    moved.any =
-        __any_sync(~0U, !(top[0] - r.reference[0] <= a.slack) || !(top[1] - r.reference[1] <= a.slack));
-    if (__builtin_expect(moved.any, 0)) {
-      OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-        const float row_top = row_max(top[i]);
-        const bool moves = !(row_top - r.reference[i] <= a.slack);
-        const float next = octave_above(row_top);
-        const float factor = ptx::exp2_approx(0.125F * (r.reference[i] - next));
-        moved.factor[i] = moves ? factor : 1.0F;
-        r.reference[i] = moves ? next : r.reference[i];
-        if (moves && next != next) r.sum[i] = next;
-      }
-    }
-  } else {
-    bool changed = false;
+  moved.any = __any_sync(~0U, next[0] > r.reference[0] || next[1] > r.reference[1]);
+  // Without a branch other arithmetic fills the time that shuffles and the vote take.
+  moved.factor[0] = moved.factor[1] = 1.0F;
+  if (!C::kBranches || moved.any) {
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-      const float next = fmaxf(r.reference[i], row_max(top[i]));
-      if (next > r.reference[i]) {
-        changed = true;
-        moved.factor[i] = ptx::exp2_approx(r.reference[i] - next);
-        r.reference[i] = next;
-      }
+      moved.factor[i] = ptx::exp2_approx(r.reference[i] - next[i]);
+      if (kMayHide<C, kSettled> && next[i] == -INFINITY) moved.factor[i] = 1.0F;
+      r.reference[i] = next[i];
+      r.sum[i] *= moved.factor[i];
     }
-    moved.any = __any_sync(~0U, changed);
+  }
+  return moved;
+}
+
+/// What turns a 32-bit score into a weight's code: score * scale + constant[block][row].
+template <class C, bool kSettled>
+OCTAVO_DEVICE void code_constants(const Rows<C>& r, const Arguments& a, const Scales<C>& scale,
+                                  float (&constant)[Scales<C>::kBlocks][2]) {
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+    OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
+      constant[b][row] = a.offset - r.reference[row];
+      if constexpr (C::kMagicScores && !kSettled)
+        constant[b][row] = fmaf(-ptx::kMagic, scale.of[b][row], constant[b][row]);
+    }
+  }
+}
+
+/// 32-bit scores, direct: moves the references where codes would pass the limit, and leaves the constants of
+/// this piece's codes.
+template <class C, bool kSettled>
+OCTAVO_DEVICE Moved update_direct(Rows<C>& r, const Arguments& a,
+                                  const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
+                                  float (&constant)[Scales<C>::kBlocks][2]) {
+  constexpr int kBlocks = C::kPiece / 64;
+  code_constants<C, kSettled>(r, a, scale, constant);
+  float block[kBlocks][2];
+  float code[2];
+  OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
+    block_maxima<C, kSettled>(s, b, block[b]);
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+      const int at = b % Scales<C>::kBlocks;
+      const float x =
+          kSettled ? block[b][i] + constant[at][i] : fmaf(block[b][i], scale.of[at][i], constant[at][i]);
+      code[i] = b == 0 ? x : ptx::max_nan(code[i], x);
+    }
+  }
+  Moved moved;
+  // Not "greater": a NaN scale must show, and conversions to bytes would turn its weights into 0.
+  moved.any = __any_sync(~0U, !(code[0] <= a.limit) || !(code[1] <= a.limit));
+  if (__builtin_expect(moved.any, 0)) {
+    OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+      float top = 0.0F;
+      OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
+        const float score = C::kMagicScores && !kSettled ? block[b][i] - ptx::kMagic : block[b][i];  // exact
+        const float logit = kSettled ? score : score * scale.of[b % Scales<C>::kBlocks][i];
+        top = b == 0 ? logit : ptx::max_nan(top, logit);
+      }
+      const float row_top = row_max(top);
+      const bool moves = !(row_max(code[i]) <= a.limit);
+      const float next = octave_above(row_top);
+      const float factor = ptx::exp2_approx(0.125F * (r.reference[i] - next));
+      moved.factor[i] = moves ? factor : 1.0F;
+      r.reference[i] = moves ? next : r.reference[i];
+      if (moves && next != next) r.sum[i] = next;
+    }
+    code_constants<C, kSettled>(r, a, scale, constant);
   }
   return moved;
 }
 
 /// 32-bit scores, direct: the tile's weights.
 template <class C, bool kSettled>
-OCTAVO_DEVICE void weigh_direct(const Rows<C>& r, const Arguments& a,
-                                const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
+OCTAVO_DEVICE void weigh_direct(const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
+                                const float (&constant)[Scales<C>::kBlocks][2],
                                 std::uint32_t (&p)[C::kWeightRegisters]) {
   constexpr int kBlocks = Scales<C>::kBlocks;
-  float constant[kBlocks][2];
-  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
-    OCTAVO_UNROLL for (int b = 0; b < kBlocks; ++b) {
-      constant[b][row] = a.offset - r.reference[row];
-      if constexpr (C::kMagicScores && !kSettled)
-        constant[b][row] = fmaf(-ptx::kMagic, scale.of[b][row], constant[b][row]);
-    }
-  }
   OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
     const auto code = [&](int at) {
       const int row = at / 2 % 2;
@@ -234,23 +288,34 @@ OCTAVO_DEVICE void pack_wide(std::uint32_t (&p)[C::kWeightRegisters], int i, con
   OCTAVO_UNROLL for (int e = 0; e < 4; ++e) p[4 * i + e] = pack(w[2 * e], w[2 * e + 1]);
 }
 
-/// 32-bit scores, exact: the weights, and their sums before rounding. With kLatePack they replace the scores.
+/// 32-bit scores, exact: the weights, and before rounding their sums. With kLatePack they replace the scores.
 template <class C, bool kSettled>
-OCTAVO_DEVICE void weigh(const Rows<C>& r, const Arguments& a, typename C::Score (&s)[C::kScoreRegisters],
-                         const Scales<C>& scale, std::uint32_t (&p)[C::kWeightRegisters], float (&part)[2]) {
-  float offset[2];  // a row that has seen no key: every score is -infinity and every weight 0
-  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) offset[row] =
-      r.reference[row] == -INFINITY ? 0.0F : a.offset - r.reference[row];
-  part[0] = part[1] = 0.0F;
+OCTAVO_DEVICE void weigh(Rows<C>& r, const Arguments& a, typename C::Score (&s)[C::kScoreRegisters],
+                         const Scales<C>& scale, std::uint32_t (&p)[C::kWeightRegisters]) {
+  float offset[2];
+  OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
+    offset[row] = a.offset - r.reference[row];
+    // A row that has seen no key: every score is -infinity and every weight 0.
+    if (kMayHide<C, kSettled> && r.reference[row] == -INFINITY) offset[row] = 0.0F;
+  }
+  // ptxas would put the multiply-adds of all keys in front, where they take the time of the first
+  // exponentials, and leave the last ones nothing to overlap with: those of 16 keys wait for exponentials of
+  // the 16 before.
+  float before[2] = {};
   OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
     const int b = i / 4 % Scales<C>::kBlocks;
+    if (C::kOrdered && i > 0) {
+      OCTAVO_UNROLL for (int row = 0; row < 2; ++row) offset[row] = fmaf(before[row], a.zero, offset[row]);
+    }
     float w[8];
     OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
       const int row = e / 2 % 2;
       const float x = value<C, kSettled>(s[8 * i + e]);
-      w[e] = ptx::exp2_approx(kSettled ? x + offset[row] : fmaf(x, scale.of[b][row], offset[row]));
-      part[row] += w[e];
+      w[e] = weight_of<C, kSettled>(x, scale.of[b][row], offset[row]);
+      r.sum[row] += w[e];
     }
+    before[0] = w[0];
+    before[1] = w[2];
     if constexpr (C::kLatePack) {
       OCTAVO_UNROLL for (int e = 0; e < 8; ++e) {
         if constexpr (C::kIntScores) {

@@ -109,21 +109,19 @@ struct Shared {
   std::uint32_t base;
   OCTAVO_DEVICE explicit Shared(const void* raw) : base((ptx::shared_address(raw) + 1023) & ~1023U) {}
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t barriers() const { return base + C::kOffsetBarriers; }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t k_full(std::uint32_t stage) const {
-    return barriers() + 8 * stage;
+  // Of a stage of K and V: its barriers and its K scales in a record of 64 bytes, one address for all.
+  // There is a record more than stages: nobody waits for its barriers.
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t full(std::uint32_t stage) const {
+    return barriers() + 64 * stage;
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v_full(std::uint32_t stage) const {
-    return k_full(C::kStages + stage);
-  }
-  /// K and V both read
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t empty(std::uint32_t stage) const {
-    return k_full(2 * C::kStages + stage);
-  }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t empty(std::uint32_t stage) const { return full(stage) + 8; }
+  /// f32 [64-key block][4], of the keys whose floor((key mod 8) / 2) is the last index
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t key_scales(std::uint32_t stage) const { return full(stage) + 32; }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_full(std::uint32_t stage) const {
-    return k_full(3 * C::kStages + stage);
+    return full(C::kStages + 1) + 8 * stage;
   }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_empty(std::uint32_t stage) const {
-    return k_full(3 * C::kStages + 2 + stage);
+    return full(C::kStages + 1) + 16 + 8 * stage;
   }
   /// number of the item in this slot; -1: no more work
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t item(std::uint32_t slot) const {
@@ -131,16 +129,10 @@ struct Shared {
   }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q(std::uint32_t stage) const { return base + stage * C::kQBytes; }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t k(std::uint32_t stage) const {
-    return base + C::kOffsetK + stage * C::kKBytes;
+    return base + C::kOffsetStages + stage * C::kStageBytes;
   }
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v(std::uint32_t stage) const {
-    return base + C::kOffsetV + stage * C::kVPitch;
-  }
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t v(std::uint32_t stage) const { return k(stage) + C::kKBytes; }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t sums() const { return base + C::kOffsetSums; }
-  /// f32 [64-key block][4], of the keys whose floor((key mod 8) / 2) is the last index
-  [[nodiscard]] OCTAVO_DEVICE std::uint32_t key_scales(std::uint32_t stage) const {
-    return base + C::kOffsetKeyScales + stage * C::kKeyScaleBytes;
-  }
   // What an item's rows and channels are multiplied by (kVectors).
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_scale(std::uint32_t slot) const {
     return base + C::kOffsetVectors + slot * C::kVectorBytes;

@@ -94,21 +94,15 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Shared<C>& shared, const Ar
 template <class C>
 OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C>& shared, const Arguments& a,
                             float (&l)[2], float (&inverse)[2], float (&share)[2]) {
-  float kept[2] = {0.0F, 0.0F};
-  if constexpr (C::kShares && C::kSumsInShared) {
-    const float4 sums = ptx::load_shared_quad(sum_address(shared, C::kDim / 2));
-    kept[0] = sums.y;
-    kept[1] = sums.w;
-  } else if constexpr (C::kShares) {
-    kept[0] = o.sum[C::kDim / 2];
-    kept[1] = o.sum[C::kDim / 2 + 1];
-  }
+  const float2 columns = flushed_columns(o, shared);
+  const float column[2] = {columns.x, columns.y};
+  const bool rounded = !C::kDirect && C::kFlushes && a.quantized_normaliser;
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
-    l[i] = row_sum(r.sum[i]);
+    l[i] = row_sum(rounded ? column[i] : r.sum[i]);
     inverse[i] = l[i] == 0.0F ? 0.0F : ptx::reciprocal(l[i]);
     share[i] = a.smooth_v ? 1.0F : 0.0F;
     if constexpr (C::kShares) {  // each thread of the four has one of the columns
-      const float all = row_sum(kept[i]);
+      const float all = row_sum(column[i]);
       if (!a.smooth_v) share[i] = 1.0F - all * inverse[i] * (1.0F / kKeptSum);
     }
   }
