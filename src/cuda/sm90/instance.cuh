@@ -19,7 +19,8 @@ Instance instance(const char* name) {
           C::kChunkBytes,
           C::kColumns,
           C::kWideOperands,
-          C::kWideValues};
+          C::kWideValues,
+          C::kNarrow};
 }
 
 template <Mma kScores, Mma kValues, Weights kWeights>

@@ -18,6 +18,7 @@ struct Instance {
   int columns = 0;      ///< of V, ones included
   bool wide_operands = false;
   bool wide_values = false;
+  bool narrow = false;
 };
 
 /// plain; with boolean mask, bias or smooth_q's term; or with fewer query rows a tile, for problems of few

@@ -6,6 +6,7 @@
 #include "cuda/quantize/quantize.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/sm90/launch.hpp"
+#include "cuda/sm90/schedule.hpp"
 
 namespace octavo {
 namespace {
@@ -78,24 +79,16 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r, cuda::s
   return instance(static_cast<int>(cuda::padded_channels(p.head_dim)), variant);
 }
 
-/// Waves of query tiles, weighed by what a tile costs: a narrow one has two thirds of the rows at 0.83 of the
-/// speed.
+/// The instance whose schedule is estimated to end first.
 Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
+  using cuda::sm90::Schedule;
   using cuda::sm90::Variant;
   if (!p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q)
     return instance_of(f, p, r, Variant::general);
-  constexpr double kNarrowSpeed = 0.83;
   const Instance plain = instance_of(f, p, r, Variant::plain);
   const Instance narrow = instance_of(f, p, r, Variant::narrow);
-  const auto properties = cuda::device_properties(p.device.index);
-  const std::int64_t sms = properties.ok() ? (*properties)->sm_count : 132;
-  const auto cost = [&](const Instance& i, double speed) {
-    std::int64_t tiles = 0;
-    for (const Sequence& s : p.sequences) tiles += cuda::pieces(s.q_len * p.group(), i.rows);
-    const std::int64_t waves = cuda::pieces(tiles * p.kv_heads, sms);
-    return static_cast<double>(waves * i.rows) / speed;
-  };
-  return cost(narrow, kNarrowSpeed) < cost(plain, 1.0) ? narrow : plain;
+  if (!narrow.narrow) return plain;
+  return Schedule(p, r, narrow, true).time < Schedule(p, r, plain, true).time ? narrow : plain;
 }
 
 Status accepts_formats(const Family& f, const Recipe& r) {

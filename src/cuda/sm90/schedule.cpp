@@ -11,10 +11,18 @@ namespace {
 constexpr std::int64_t kSection = 256;       // alignment of the workspace's parts
 constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
 constexpr std::int64_t kMostTailParts = 8;
-// Measured costs, in key tiles of about 1 us: an item's start and end, and the launch of the merge with its
-// traffic.
-constexpr std::int64_t kItemTiles = 3;
-constexpr std::int64_t kMergeTiles = 8;
+
+// Measured costs (docs/kernels/sm90.md), in key tiles of a plain instance, of about 1 us: a key tile, and an
+// item's start and end. A narrow instance has fewer warpgroups that wait for each other.
+struct Cost {
+  double tile;
+  double item;
+  explicit Cost(const Instance& i) : tile(i.narrow ? 0.795 : 1.0), item(i.narrow ? 3.0 : 7.0) {}
+  [[nodiscard]] double of(std::int64_t key_tiles) const {
+    return tile * static_cast<double>(key_tiles) + item;
+  }
+};
+constexpr double kMerge = 6.0;  // of split keys: its launch and traffic
 
 std::size_t section(std::int64_t floats) {
   return static_cast<std::size_t>(round_up(floats * std::int64_t{sizeof(float)}, kSection));
@@ -32,7 +40,7 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   longest_first = p.options.causal != Causal::none || p.options.window.right >= 0;
   dynamic = longest_first || !uniform(p);
   whole = tiles * pairs;
-  split(p, r, instance, multiprocessors);
+  divide(p, r, instance, multiprocessors);
 
   bytes = dynamic ? kSection : 0;
   correction = bytes;
@@ -44,8 +52,9 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   bytes += section(rows);
 }
 
-void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance,
-                     std::int64_t multiprocessors) {
+void Schedule::divide(const Problem& p, const Recipe& r, const Instance& instance,
+                      std::int64_t multiprocessors) {
+  const Cost cost(instance);
   const std::int64_t count = tiles * pairs;
   const std::int64_t key_tiles = pieces(longest(p, &Sequence::k_len), instance.keys);
   if (const std::int64_t asked = p.options.key_splits; asked > 0) {
@@ -55,15 +64,38 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
     split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, pieces(all, asked));
     splits = p.packed() ? asked : std::max<std::int64_t>(1, pieces(all, split_tiles));
     if (splits > 1) whole = 0;
-    return;
   }
-  // Few query tiles leave multiprocessors idle: they share out the keys. Enough parts for one wave, none too
-  // short.
-  if (count * 10 < multiprocessors * 8 && key_tiles > 4) {
-    const std::int64_t wanted = std::max<std::int64_t>(1, multiprocessors / std::max<std::int64_t>(1, count));
-    split_tiles = std::max(pieces(key_tiles, wanted), pieces(kMinSplitKeys, instance.keys));
-    splits = std::max<std::int64_t>(1, pieces(key_tiles, split_tiles));
-    if (splits > 1) whole = 0;
+  if (dynamic) {  // blocks end together, unless one tile outlasts all
+    double all = 0.0;
+    for (const Sequence& s : p.sequences) {
+      const std::int64_t seen = pieces(s.k_len, instance.keys);
+      all += static_cast<double>(pieces(s.q_len * group, instance.rows) * kv_heads) *
+             cost.of(longest_first ? pieces(seen, 2) : seen);
+    }
+    time = std::max(cost.of(key_tiles), all / static_cast<double>(multiprocessors));
+  } else {
+    time = static_cast<double>(pieces(count, multiprocessors)) * cost.of(key_tiles);
+  }
+  if (p.options.key_splits > 0) return;
+  /// waves of `parts` parts of so many tiles
+  const auto parts_time = [&](std::int64_t some, std::int64_t parts) {
+    return static_cast<double>(pieces(some * parts, multiprocessors)) * cost.of(pieces(key_tiles, parts));
+  };
+  const auto split = [&](std::int64_t whole_tiles, double first, std::int64_t most) {
+    for (std::int64_t parts = 2; parts <= most; ++parts) {
+      const double then = first + parts_time(count - whole_tiles, parts) + kMerge;
+      if (then >= time) continue;
+      time = then;
+      whole = whole_tiles;
+      split_tiles = pieces(key_tiles, parts);
+      splits = pieces(key_tiles, split_tiles);
+    }
+  };
+  if (count < multiprocessors) {
+    // Few query tiles leave multiprocessors idle: they share out the keys. At most one wave, no part too
+    // short.
+    const std::int64_t least = pieces(kMinSplitKeys, instance.keys);
+    if (count > 0) split(0, 0.0, std::min(multiprocessors / count, pieces(key_tiles, least)));
     return;
   }
   // The last wave leaves some idle too: its tiles' keys are split so that all end together. Not where the
@@ -71,20 +103,8 @@ void Schedule::split(const Problem& p, const Recipe& r, const Instance& instance
   // hardly round).
   const bool insensitive = r.exp2 == Exp2::direct || instance.wide_values;
   const std::int64_t rest = count % multiprocessors;
-  if (dynamic || !insensitive || rest == 0 || count < multiprocessors) return;
-  // In key tiles: waves of parts, each with its own start and end.
-  const auto time = [&](std::int64_t parts) {
-    return pieces(rest * parts, multiprocessors) * (pieces(key_tiles, parts) + kItemTiles);
-  };
-  std::int64_t best = 1;
-  for (std::int64_t parts = 2; parts <= kMostTailParts; ++parts) {
-    if (time(parts) < time(best)) best = parts;
-  }
-  if (time(1) - time(best) <= kMergeTiles) return;
-  whole = count - rest;
-  split_tiles = pieces(key_tiles, best);
-  splits = pieces(key_tiles, split_tiles);
-  if (splits == 1) whole = count;
+  if (dynamic || !insensitive || rest == 0) return;
+  split(count - rest, static_cast<double>(count / multiprocessors) * cost.of(key_tiles), kMostTailParts);
 }
 
 }  // namespace octavo::cuda::sm90

@@ -18,6 +18,7 @@ struct Schedule {
   std::int64_t split_tiles = 0;
   bool longest_first = false;
   bool dynamic = false;  ///< blocks take the next item from a counter
+  double time = 0.0;     ///< estimate, in key tiles of a plain instance (about 1 us)
 
   // The workspace, bytes.
   std::size_t counter = 0;
@@ -32,8 +33,8 @@ struct Schedule {
   [[nodiscard]] std::int64_t items() const { return whole + (tiles * pairs - whole) * splits; }
 
  private:
-  void split(const Problem& problem, const Recipe& recipe, const Instance& instance,
-             std::int64_t multiprocessors);
+  void divide(const Problem& problem, const Recipe& recipe, const Instance& instance,
+              std::int64_t multiprocessors);
 };
 
 }  // namespace octavo::cuda::sm90
