@@ -1,20 +1,24 @@
 #include "cuda/auto_recipe.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/text.hpp"
 
 namespace octavo {
 namespace {
 
-// What one H200 sustains (bench/results/h200.json), FLOP a second, up to 64 and up to 128 channels: half;
-// turbo16, turbo8.
-constexpr double kHalfRate[] = {450e12, 620e12};
-constexpr double kTurboRate[2][2] = {{850e12, 950e12}, {720e12, 900e12}};
-// What quantizing costs: launches, then bytes: 16-bit values are read twice and written once or twice.
-constexpr double kQuantizeSeconds = 15e-6;
-constexpr double kQuantizeBytesOfElement = 6.0;
-constexpr double kQuantizeBandwidth = 2.5e12;
+// What one H200 sustains from some thousand tokens on (bench/results/h200.json), FLOP a second, and what
+// quantizing costs beside it: launches, and of q, k and v an element each. For up to 64 and up to 128
+// channels.
+struct Candidate {
+  double rate[2];
+  double seconds[2];
+  double of_element;
+};
+constexpr Candidate kHalf{{490e12, 670e12}, {0.0, 0.0}, 0.0};
+constexpr Candidate kTurbo16{{780e12, 910e12}, {18e-6, 29e-6}, 1.25e-12};  // q and k are only copied
+constexpr Candidate kTurbo8{{780e12, 1050e12}, {18e-6, 30e-6}, 1.55e-12};
 
 }  // namespace
 
@@ -38,29 +42,31 @@ Result<Recipe> auto_recipe_cuda(const Problem& p, std::string& reason) {
   }
   if (p.options.causal != Causal::none) scores *= 0.5;
   const auto dim = static_cast<double>(p.head_dim);
-  const int wide = p.head_dim <= 64 ? 0 : 1;
   const double flop = 4.0 * static_cast<double>(p.q_heads) * scores * dim;
-  const double half = flop / kHalfRate[wide];
-  const double turbo = flop / kTurboRate[p.dtype == DType::f16 ? 0 : 1][wide] + kQuantizeSeconds +
-                       tokens * dim * kQuantizeBytesOfElement / kQuantizeBandwidth;
+  const auto time = [&](const Candidate& c) {
+    const int wide = p.head_dim <= 64 ? 0 : 1;
+    return flop / c.rate[wide] + c.seconds[wide] + tokens * dim * c.of_element;
+  };
+  // f16 queries and keys go into turbo16 as they are. Those of a wider range might not fit f16.
+  const bool takes_16 = p.dtype == DType::f16;
+  const double turbo16 = takes_16 ? time(kTurbo16) : std::numeric_limits<double>::infinity();
+  const double turbo8 = time(kTurbo8);
   if (p.head_dim > 128) {
     reason = concat("auto: half, since the 8-bit kernels end at 128 channels", kHalfError);
     return recipe("half");
   }
-  if (half <= turbo) {
+  if (time(kHalf) <= std::min(turbo16, turbo8)) {
     reason =
         concat("auto: half, since quantizing so few queries and keys costs more than it saves", kHalfError);
     return recipe("half");
   }
-  // f16 queries and keys go as they are. Those of a wider range might not fit f16, so they are quantized.
-  if (p.dtype != DType::f16) {
-    reason = concat("auto: turbo8, the fastest accurate recipe for ", to_string(p.dtype),
-                    " (relative L1 about 0.042 on N(0,1), 0.014-0.024 on real data)");
+  if (turbo8 < turbo16) {
+    reason = concat("auto: turbo8, the fastest accurate recipe for ", to_string(p.dtype), " and ", p.head_dim,
+                    " channels (relative L1 about 0.042 on N(0,1), 0.014-0.024 on real data)");
     return recipe("turbo8");
   }
-  reason =
-      "auto: turbo16, the fastest accurate recipe (relative L1 about 0.041 on N(0,1), 0.014-0.018 on real "
-      "data)";
+  reason = concat("auto: turbo16, the fastest accurate recipe for f16 and ", p.head_dim,
+                  " channels (relative L1 about 0.041 on N(0,1), 0.014-0.018 on real data)");
   return recipe("turbo16");
 }
 
