@@ -91,8 +91,16 @@ OCTAVO_DEVICE float value(typename C::Score s) {
   }
 }
 
-OCTAVO_DEVICE int larger(int a, int b) { return max(a, b); }
-OCTAVO_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+/// With direct weights NaN wins: the conversion to bytes would make it a weight of 0. Exact ones show it
+/// themselves.
+template <class C>
+OCTAVO_DEVICE int larger(int a, int b) {
+  return max(a, b);
+}
+template <class C>
+OCTAVO_DEVICE float larger(float a, float b) {
+  return C::kDirect ? ptx::max_nan(a, b) : fmaxf(a, b);
+}
 
 /// Row maxima over the 64 keys of scale block `block`, in the thread's own keys. Integers compare as they are
 /// (with kMagic too: all are positive floats, and kMagic stays in them); of integers and halves ptxas makes
@@ -109,9 +117,9 @@ OCTAVO_DEVICE void block_maxima(const typename C::Score (&s)[C::kScoreRegisters]
     }
   };
   Score m[4] = {score(0), score(1), score(2), score(3)};
-  OCTAVO_UNROLL for (int i = 4; i < 32; ++i) m[i % 4] = larger(m[i % 4], score(i));
-  const Score upper = larger(m[0], m[1]);
-  const Score lower = larger(m[2], m[3]);
+  OCTAVO_UNROLL for (int i = 4; i < 32; ++i) m[i % 4] = larger<C>(m[i % 4], score(i));
+  const Score upper = larger<C>(m[0], m[1]);
+  const Score lower = larger<C>(m[2], m[3]);
   if constexpr (C::kMagicScores && !kSettled) {
     top[0] = __int_as_float(upper);
     top[1] = __int_as_float(lower);

@@ -39,6 +39,7 @@ struct Moved {
 // scale are 0.
 inline constexpr float kSmallestScale = 0x1p-42F;
 inline constexpr float kSmallestSlope = 0x1p-24F;  // of f16
+inline constexpr float kLargestCodeScale = 10.0F;
 inline constexpr float kUnsetReference = -1e30F;   // below any logit
 inline constexpr float kUnsetConstant = 60000.0F;  // f16, until the first tile sets it: codes past the limit
 inline constexpr std::uint32_t kUnsetLimit = 0xFC00FC00U;  // two f16 -infinity
@@ -96,7 +97,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
   Moved moved;
   const std::uint32_t code = ptx::max_f16x2(ptx::fma_f16x2(top[0], r.slope[0], r.constant[0]),
                                             ptx::fma_f16x2(top[1], r.slope[1], r.constant[1]));
-  moved.any = __any_sync(~0U, ptx::any_above_f16x2(code, r.limit));
+  // While a row has no reference even codes of f16's -infinity count: scores far below 0 are no hidden keys.
+  moved.any = __any_sync(~0U, r.limit == kUnsetLimit || ptx::any_above_f16x2(code, r.limit));
   if (__builtin_expect(moved.any, 0)) {
     // Every item comes here with its first keys, and finds none of this in the instruction cache: both rows
     // side by side, without branches.
@@ -115,7 +117,7 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       std::uint32_t next_constant = constant(next);
       // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has: the
       // largest must not pass the limit, where bytes stop being weights.
-      while (__builtin_expect(moves && passes(next_constant), 0)) {
+      while (__builtin_expect(moves && fabsf(next) <= 8.0F * kLargestReference && passes(next_constant), 0)) {
         next += 8.0F;
         next_constant = constant(next);
       }
@@ -157,8 +159,8 @@ struct Scales {
 template <class C, bool kSettled>
 inline constexpr bool kMayHide = kSettled || !C::kSettles;
 
-/// Exact weights of scores: 2^(score * scale + offset), 2^(logit + offset) of logits. Hidden scores stay
-/// hidden whatever their scale is: a NaN there is none of the row's.
+/// Exact weights of scores: 2^(score * scale + offset), 2^(logit + offset) of logits. Settled scores that are
+/// hidden stay hidden whatever their scale is: a NaN there is none of the row's.
 template <class C, bool kSettled>
 OCTAVO_DEVICE float weight_of(float score, float scale, float offset) {
   if constexpr (kSettled && C::kGeneral) {
@@ -249,7 +251,12 @@ OCTAVO_DEVICE Moved update_direct(Rows<C>& r, const Arguments& a,
       const float factor = ptx::exp2_approx(0.125F * (r.reference[i] - next));
       moved.factor[i] = moves ? factor : 1.0F;
       r.reference[i] = moves ? next : r.reference[i];
-      if (moves && next != next) r.sum[i] = next;
+      // Beyond 10 codes a unit the constants are rounded by whole codes, which could pass the limit: NaN
+      // instead of wrong, as are references that f32 has not.
+      bool wrong = !(fabsf(next) < INFINITY);
+      OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) wrong |=
+          C::kMagicScores && !kSettled && !(scale.of[b][i] <= kLargestCodeScale);
+      if (moves && wrong) r.sum[i] = __int_as_float(0x7FC00000);
     }
     code_constants<C, kSettled>(r, a, scale, constant);
   }
