@@ -88,6 +88,10 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
   const Instance plain = instance_of(f, p, r, Variant::plain);
   const Instance narrow = instance_of(f, p, r, Variant::narrow);
   if (!narrow.narrow) return plain;
+  if (narrow.step != plain.step) {  // their bits differ
+    if (r.key_tile != 0) return r.key_tile == narrow.step ? narrow : plain;
+    if (p.options.key_splits > 0) return plain;  // whatever is computed beside
+  }
   return Schedule(p, r, narrow, true).time < Schedule(p, r, plain, true).time ? narrow : plain;
 }
 

@@ -130,9 +130,17 @@ Status reserve_shared(const Instance& instance, int device) {
   return s;
 }
 
-/// Keys that share an accumulator, at most: those that give back what it loses of V's mean (direct weights)
-/// take what the recipe allows; the others, whose loss stays, a quarter of 1,024.
-int longest_sum(const Recipe& r) { return r.exp2 == Exp2::direct ? std::numeric_limits<int>::max() : 256; }
+/// Tiles that share an accumulator. Kernels that give back what it loses of V's mean (direct weights) take
+/// what the recipe allows; the others, whose loss stays, 256 keys at most; row sums of rounded exact weights,
+/// which are in the accumulator too, even where the recipe flushes nothing.
+int flush_tiles(const Recipe& r, const Instance& instance) {
+  constexpr int kNever = std::numeric_limits<int>::max();
+  constexpr int kLongest = 256;
+  const bool exact = r.exp2 != Exp2::direct;
+  int keys = r.pv_accumulator == PvAccumulator::f32_buffered ? r.pv_buffer : kNever;
+  if (exact && (keys != kNever || r.normaliser == Normaliser::quantized)) keys = std::min(keys, kLongest);
+  return keys == kNever ? kNever : std::max(1, keys / instance.keys);
+}
 
 /// What does not depend on where the operands lie.
 Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& instance,
@@ -156,9 +164,7 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
   a.offset = r.exp2 == Exp2::direct ? 8.0F * a.p_log2 + numerics::kDirectBias : a.p_log2;
   a.limit = a.offset + 8.0F * r.slack;
   a.half_limit = 0x10001U * numerics::f32_to_f16(a.limit);
-  a.flush_tiles = r.pv_accumulator == PvAccumulator::f32_buffered
-                      ? std::max(1, std::min(r.pv_buffer, longest_sum(r)) / instance.keys)
-                      : std::numeric_limits<int>::max();
+  a.flush_tiles = flush_tiles(r, instance);
   a.reverse = r.key_order == KeyOrder::reverse;
   a.quantized_normaliser = r.normaliser == Normaliser::quantized;
   a.smooth_v = r.smooth_v;

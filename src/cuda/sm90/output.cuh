@@ -13,7 +13,7 @@ namespace octavo::cuda::sm90 {
 template <class C>
 struct Output {
   typename C::Output part[C::kOutputRegisters];
-  float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' kept sums (kShares)
+  float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' sums of other columns
   float pending[C::kPends ? 2
                           : 1];  ///< what references moved since the last flush: the sums' factor at the next
 };
@@ -122,12 +122,6 @@ OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool colum
           change(o.sum[C::kDim / 2 + i], accumulated(o, C::kDim / 2 + (C::kShares ? 1 : 0) + 2 * i), i);
     }
   }
-}
-
-/// Whether columns beside the output are flushed with it.
-template <class C>
-OCTAVO_DEVICE bool flushes_columns(const Arguments& a) {
-  return C::kShares || a.quantized_normaliser;
 }
 
 /// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing

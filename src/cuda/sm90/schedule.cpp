@@ -92,10 +92,10 @@ void Schedule::divide(const Problem& p, const Recipe& r, const Instance& instanc
     }
   };
   if (count < multiprocessors) {
-    // Few query tiles leave multiprocessors idle: they share out the keys. At most one wave, no part too
-    // short.
+    // Few query tiles leave multiprocessors idle: they share out the keys. At most one wave, no part but the
+    // last too short.
     const std::int64_t least = pieces(kMinSplitKeys, instance.keys);
-    if (count > 0) split(0, 0.0, std::min(multiprocessors / count, pieces(key_tiles, least)));
+    if (count > 0) split(0, 0.0, std::min(multiprocessors / count, key_tiles / least));
     return;
   }
   // The last wave leaves some idle too: its tiles' keys are split so that all end together. Not where the
