@@ -191,6 +191,31 @@ TEST(CudaRuntime, AutoPicksAPresetForEveryShape) {
   }
 }
 
+TEST(CudaRuntime, AutoWeighsQuantizingAgainstWhatItSaves) {
+  struct Case {
+    DType dtype;
+    std::int64_t tokens;
+    std::int64_t head_dim;
+    const char* picked;
+  };
+  // Crossovers as measured, bench/results/h200.json: 8 heads.
+  for (const Case& c : {Case{DType::f16, 1024, 64, "half"}, Case{DType::f16, 2048, 128, "half"},
+                        Case{DType::f16, 16384, 64, "turbo16"}, Case{DType::f16, 16384, 128, "turbo8"},
+                        Case{DType::bf16, 16384, 64, "turbo8"}, Case{DType::f32, 16384, 128, "turbo8"},
+                        Case{DType::bf16, 1024, 64, "half"}}) {
+    Problem p;
+    p.dtype = c.dtype;
+    p.head_dim = c.head_dim;
+    p.q_heads = p.kv_heads = 8;
+    p.sequences.resize(1);
+    p.sequences[0].q_len = p.sequences[0].k_len = c.tokens;
+    std::string reason;
+    const Result<Recipe> picked = auto_recipe_cuda(p, reason);
+    ASSERT_TRUE(picked.ok());
+    EXPECT_EQ(picked->name, c.picked) << c.tokens << " tokens, " << c.head_dim << " channels: " << reason;
+  }
+}
+
 TEST(CudaRuntime, WithoutAGpuEverythingIsAStatus) {
   if (cuda::available()) GTEST_SKIP() << "there is a GPU";
   EXPECT_TRUE(cuda::devices().empty());
