@@ -19,6 +19,10 @@ namespace octavo::test {
 
 inline constexpr Device kGpu{Device::Kind::cuda, 0};
 
+/// A preset of each kernel family.
+inline constexpr const char* kFamilies[] = {"half",     "sage2-8+8", "sage2++-8+8", "sage-8+16",
+                                            "fp8-head", "turbo8",    "turbo",       "turbo16"};
+
 /// How q, k and v lie in memory.
 enum class Storage {
   contiguous,
