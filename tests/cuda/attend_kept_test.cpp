@@ -1,7 +1,6 @@
 // Quantized keys and values that serve other calls, and split keys.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 
