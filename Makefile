@@ -2,7 +2,7 @@
 # make demo   the main job on real data: every recipe on Q, K, V of a language model, one table
 # make cuda   as make, with the CUDA kernels even where there is no GPU to run them; needs nvcc (CUDA >= 12.5)
 # make test   builds and runs all tests
-# make lint   formatting and static checks; needs clang-format, clang-tidy and ruff
+# make lint   formatting and static checks; needs clang-format and clang-tidy (14 and later), and ruff
 # The others install what is missing first (Debian 12, Ubuntu 24.04 or newer; see scripts/setup.sh) and are quick the
 # second time. CUDA code is compiled where a GPU and nvcc are, by `make test` wherever nvcc is.
 BUILD ?= build
@@ -43,10 +43,11 @@ sanitize:
 	@ctest --preset sanitize
 
 lint:
-	clang-format --dry-run --Werror $(SOURCES)
-	clang-tidy -p $(BUILD) --quiet $(filter src/core/% src/cpu/driver% src/cpu/layout% src/io/% src/reference/% src/capi/% tools/%,$(filter %.cpp,$(SOURCES)))
-	ruff format --check .
-	ruff check .
+	@echo "clang-format, clang-tidy, ruff over $(words $(SOURCES)) sources"
+	@clang-format --dry-run --Werror $(SOURCES)
+	@clang-tidy -p $(BUILD) --quiet $(filter src/core/% src/cpu/driver% src/cpu/layout% src/io/% src/reference/% src/capi/% tools/%,$(filter %.cpp,$(SOURCES)))
+	@ruff format --check .
+	@ruff check .
 
 format:
 	clang-format -i $(SOURCES)

@@ -9,6 +9,7 @@ gives the kernels alone. Contenders take turns, so that a drifting clock meets a
 
 import argparse
 import datetime
+import functools
 import json
 import math
 import os
@@ -36,11 +37,17 @@ def commit() -> str:
     return git.stdout.strip() or "unknown"
 
 
+@functools.cache
+def leave_out(peer: str, reason: str) -> None:
+    """Says it once, not for every problem."""
+    print(f"{peer} is left out: {reason}", file=sys.stderr)
+
+
 def torch_contenders(q, k, v, causal, threads):
     try:
         import torch
     except ImportError as missing:
-        print(f"torch is left out: {missing}", file=sys.stderr)
+        leave_out("torch", str(missing))
         return {}
     torch.set_num_threads(threads)
     sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -60,7 +67,7 @@ def onnxruntime_contenders(q, k, v, causal, threads):
         import onnx
         import onnxruntime
     except ImportError as missing:
-        print(f"onnxruntime is left out: {missing}", file=sys.stderr)
+        leave_out("onnxruntime", f"{missing} (it needs onnx, too)")
         return {}
     batch, heads, tokens, dim = q.shape
     attributes = {"num_heads": heads, **({"unidirectional": 1} if causal else {})}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the GPU tables of README.md and docs/kernels/sm90.md from what `python -m octavo.bench --json` measured.
+"""Writes the GPU tables of README.md and docs/kernels/sm90.md from a report of `python -m octavo.bench`.
 
     python bench/tables_cuda.py bench/results/h200.json [--check]
 
@@ -68,10 +68,10 @@ def fastest(results, peers):
 def readme(report):
     lines = [
         f"{report['gpu']}, N(0, 1) in f16, {report['date']}, median, peers in the same run: how many times as"
-        " fast as the fastest 8-bit peer (FlashAttention-3 FP8, cuDNN FP8; kernel alone, quantization excluded"
-        " on both sides) and as the fastest f16 one (FlashAttention-3, cuDNN, torch flash; quantization"
-        " *included*). Source: [bench/results/h200.json](bench/results/h200.json), commit"
-        f" {report['commit']}.",
+        " fast as the fastest 8-bit peer (FlashAttention-3 FP8, cuDNN FP8; kernel alone, quantization"
+        " excluded on both sides) and as the fastest f16 one (FlashAttention-3, cuDNN, torch flash;"
+        " quantization *included*). Source: [bench/results/h200.json](bench/results/h200.json),"
+        f" commit {report['commit']}.",
         "",
         "| | fastest 8-bit peer | `turbo` | `turbo16` | `turbo8` | `sage2-8+8` | fastest 16-bit peer"
         " | `auto`, all in | `half` |",

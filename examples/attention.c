@@ -1,6 +1,7 @@
 /* Attention from C: one call, then the three steps, which keep quantized K and V for the next call.
  *
  * Build against an installed Octavo:  cc -std=c11 attention.c $(pkg-config --cflags --libs octavo)
+ * (a prefix of your own: with -Wl,-rpath,PREFIX/lib, or LD_LIBRARY_PATH)
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -20,7 +20,8 @@ OCTAVO_DEVICE void wgmma_wait() {
 enum class Swizzle : int { bytes128 = 1, bytes64 = 2, bytes32 = 3 };
 /// Shared address as a descriptor's low half counts it; bit 16 sets the leading offset to 1, which swizzled
 /// K-major operands ignore. For MN-major operands give the leading offset (bytes).
-constexpr __device__ std::uint32_t descriptor_address(std::uint32_t shared, std::uint32_t leading_offset = 16) {
+constexpr __device__ std::uint32_t descriptor_address(std::uint32_t shared,
+                                                      std::uint32_t leading_offset = 16) {
   return (shared >> 4) | (leading_offset >> 4) << 16;
 }
 constexpr std::uint32_t descriptor_high(Swizzle swizzle, int stride_offset) {
