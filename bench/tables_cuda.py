@@ -65,7 +65,7 @@ def fastest(results, peers):
     return min((c for c in peers if c in results), key=lambda c: results[c]["ms"]["median"], default=None)
 
 
-def readme(report):
+def readme(report, table):
     lines = [
         f"{report['gpu']}, N(0, 1) in f16, {report['date']}, median, peers in the same run: how many times as"
         " fast as the fastest 8-bit peer (FlashAttention-3 FP8, cuDNN FP8; kernel alone, quantization"
@@ -77,7 +77,8 @@ def readme(report):
         " | `auto`, all in | `half` |",
         "|" + "---|" * 9,
     ]
-    for key, results in ((k, found(report)[k]) for k in README_ROWS):
+    for key in README_ROWS:
+        results = table[key]
         row = [label(key)]
         peer = fastest(results, EIGHT_BIT)
         best = results[peer]["ms"]["median"]
@@ -95,7 +96,7 @@ def readme(report):
     return lines
 
 
-def kernels(report):
+def kernels(report, table):
     lines = [
         f"{report['gpu']}, driver {report['driver']}, CUDA {report['cuda']}, {report['date']},"
         f" commit {report['commit']}, `{report['command']}`: kernel alone, TFLOPS (FLOP/clk/SM), median; JSON"
@@ -104,7 +105,8 @@ def kernels(report):
         "| | " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * (len(HEADINGS) + 1),
     ]
-    for key, results in ((k, found(report)[k]) for k in KERNEL_ROWS):
+    for key in KERNEL_ROWS:
+        results = table[key]
         cells = [
             f"{results[c]['tflops']:.0f} ({results[c]['flop_per_clk_per_sm']:.0f})" if c in results else ""
             for c in KERNELS
@@ -134,7 +136,8 @@ def main():
     a = parser.parse_args()
     try:
         report = json.loads(a.report.read_text())
-        tables = {"h200-readme": readme(report), "h200-kernels": kernels(report)}
+        table = found(report)
+        tables = {"h200-readme": readme(report, table), "h200-kernels": kernels(report, table)}
     except OSError as error:
         sys.exit(f"tables_cuda.py: {a.report}: {error.strerror}")
     except (KeyError, TypeError, ValueError) as error:
