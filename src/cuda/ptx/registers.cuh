@@ -161,7 +161,10 @@ OCTAVO_DEVICE void complete(const T (&r)[N], std::uint32_t shared_address, int n
 /// warp that is converged.
 OCTAVO_DEVICE std::uint32_t keep(std::uint32_t x) { return __shfl_sync(~0U, x, threadIdx.x & 31); }
 /// The same of a value that all threads of the warp have, in a uniform register.
-OCTAVO_DEVICE std::uint32_t keep_uniform(std::uint32_t x) { return __reduce_max_sync(~0U, x); }
+template <class T>
+OCTAVO_DEVICE T keep_uniform(T x) {
+  return __reduce_max_sync(~0U, x);
+}
 /// True in one thread of a warp of which all come here.
 OCTAVO_DEVICE bool elected() {
   std::uint32_t yes;

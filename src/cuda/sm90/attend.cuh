@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     attend(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a) {
   extern __shared__ std::uint8_t raw[];
   const Shared<C> shared(raw);
-  const int warpgroup = __reduce_max_sync(~0U, static_cast<int>(threadIdx.x) / 128);
+  const int warpgroup = ptx::keep_uniform(static_cast<int>(threadIdx.x) / 128);
   if (threadIdx.x == 0) {
     for (int i = 0; i <= C::kStages; ++i) {
       ptx::barrier_init(shared.full(i), 1);

@@ -156,7 +156,7 @@ template <class C>
 OCTAVO_DEVICE int item_number(const Shared<C>& shared, std::uint32_t slot) {
   int index;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(slot)) : "memory");
-  return __reduce_max_sync(~0U, index);
+  return ptx::keep_uniform(index);
 }
 
 }  // namespace octavo::cuda::sm90
