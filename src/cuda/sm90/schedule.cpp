@@ -57,14 +57,6 @@ void Schedule::divide(const Problem& p, const Recipe& r, const Instance& instanc
   const Cost cost(instance);
   const std::int64_t count = tiles * pairs;
   const std::int64_t key_tiles = pieces(longest(p, &Sequence::k_len), instance.keys);
-  if (const std::int64_t asked = p.options.key_splits; asked > 0) {
-    // Lengths of other batch entries must not move the cuts: dense layouts count padding, packed ones cut
-    // each sequence.
-    const std::int64_t all = pieces(p.kv_len, instance.keys);
-    split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, pieces(all, asked));
-    splits = p.packed() ? asked : std::max<std::int64_t>(1, pieces(all, split_tiles));
-    if (splits > 1) whole = 0;
-  }
   if (dynamic) {  // blocks end together, unless one tile outlasts all
     double all = 0.0;
     for (const Sequence& s : p.sequences) {
@@ -76,7 +68,15 @@ void Schedule::divide(const Problem& p, const Recipe& r, const Instance& instanc
   } else {
     time = static_cast<double>(pieces(count, multiprocessors)) * cost.of(key_tiles);
   }
-  if (p.options.key_splits > 0) return;
+  if (const std::int64_t asked = p.options.key_splits; asked > 0) {
+    // Lengths of other batch entries must not move the cuts: dense layouts count padding, packed ones cut
+    // each sequence.
+    const std::int64_t all = pieces(p.kv_len, instance.keys);
+    split_tiles = p.packed() ? 0 : std::max<std::int64_t>(1, pieces(all, asked));
+    splits = p.packed() ? asked : std::max<std::int64_t>(1, pieces(all, split_tiles));
+    if (splits > 1) whole = 0;
+    return;
+  }
   /// waves of `parts` parts of so many tiles
   const auto parts_time = [&](std::int64_t some, std::int64_t parts) {
     return static_cast<double>(pieces(some * parts, multiprocessors)) * cost.of(pieces(key_tiles, parts));
