@@ -9,6 +9,8 @@
 
 namespace octavo::cuda::ptx {
 
+inline constexpr int kMostArrivals = (1 << 20) - 1;  ///< that a barrier can expect
+
 OCTAVO_DEVICE void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i <= C::kStages; ++i) {
       ptx::barrier_init(shared.full(i), 1);
-      ptx::barrier_init(shared.empty(i), C::kConsumers * 4);
+      ptx::barrier_init(shared.empty(i), i < C::kStages ? C::kConsumers * 4 : ptx::kMostArrivals);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::barrier_init(shared.q_full(i), 1);
