@@ -111,6 +111,39 @@ TEST(AttendNaN, ShowsThroughTheMergeOfSplitKeys) {
   }
 }
 
+TEST(AttendNaN, RowsWithoutKeysAreZero) {
+  OCTAVO_NEEDS_HOPPER();
+  for (const std::string& name : gpu_presets()) {
+    for (const std::int64_t dim : {64, 128}) {
+      for (const char which : {'k', 'v'}) {
+        constexpr std::int64_t kFirst = 23;  // the first query that sees a key
+        AttendShape s{.q_heads = 4,
+                      .kv_heads = 2,
+                      .q_len = 70 + kFirst,
+                      .kv_len = 70,
+                      .head_dim = dim,
+                      .causal = Causal::bottom_right};
+        s.absmax = needs_absmax(name);
+        AttendCase c(s);
+        const MutableTensorView t = which == 'k' ? c.k() : c.v();
+        const MutableHeadsView at = heads_view(t, s.layout);
+        for (std::int64_t head = 0; head < s.kv_heads; ++head)
+          write_element(at.data, at.dtype, at.offset(0, head, 5), kNaN);
+        c.send();
+        const AttendResult got = c.run(c.make_plan(gpu_recipe(name)));
+        SCOPED_TRACE(name + " NaN in " + which + ", " + to_text(s));
+        c.each_row({}, [&](std::int64_t line, const Sequence&, std::int64_t, std::int64_t row) {
+          if (row >= kFirst) return;
+          EXPECT_EQ(got.lse[static_cast<std::size_t>(line)], -std::numeric_limits<float>::infinity()) << row;
+          for (std::int64_t d = 0; d < dim; ++d)
+            EXPECT_EQ(got.o[static_cast<std::size_t>(line * dim + d)], 0.0F) << row << ", " << d;
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(AttendNaN, PaddingNeverShows) {
   OCTAVO_NEEDS_HOPPER();
   for (const std::string& name : gpu_presets()) {

@@ -53,9 +53,10 @@ struct Destination {
 /// -infinity. l: of all four threads of a row.
 template <class C>
 OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Shared<C>& shared, const Arguments& a, const Item& item,
-                                   const SequenceRow& s, std::uint32_t slot, const float (&l)[2], int row0,
+                                   const SequenceRow& s, std::uint32_t slot, float (&l)[2], int row0,
                                    int rows) {
   constexpr float kLn2 = 0x1.62e43p-1F;
+  const Visibility visible(a, s);
   const bool partial = item.part >= 0;
   const bool first = (ptx::thread_index() & 3) == 0;
   Destination to;
@@ -64,6 +65,7 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Shared<C>& shared, const Ar
     const int row = row0 + 8 * i;
     if (row >= rows) continue;
     const int token = a.group.quotient(row);
+    if (visible.begin(token) >= visible.end(token)) l[i] = 0.0F;  // whatever a NaN scale made of it
     const int q_head = item.head * a.group.value() + (row - token * a.group.value());
     const int in_tile = row - item.tile * C::kRows;
     const std::int64_t line = static_cast<std::int64_t>(item.part) * C::kRows + in_tile;
