@@ -56,6 +56,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// A kernel rather than a memset, which would not overlap with its neighbours.
+__global__ void clear(int* counter) {
+  ptx::admit_successor();
+  ptx::wait_for_predecessors();
+  *counter = 0;
+}
+
 /// A warp has one row of one split tile.
 __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile) {
   ptx::admit_successor();
@@ -112,6 +119,12 @@ Status launch_correction(const float* q_mean, const float* k_exact, float* corre
   return launch_kernel({reinterpret_cast<const void*>(&correct), "the term of smooth_q",
                         a.sequences.count * a.kv_heads.value() * chunks, kThreads},
                        pointers, stream);
+}
+
+Status launch_clear(int* counter, cudaStream_t stream) {
+  const void* pointers[] = {&counter};
+  return launch_kernel({reinterpret_cast<const void*>(&clear), "clearing the tile counter", 1, 1}, pointers,
+                       stream);
 }
 
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream) {

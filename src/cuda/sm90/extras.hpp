@@ -1,4 +1,5 @@
-// The two small kernels beside attention: smooth_q's term before it, the merge of split keys after it.
+// The small kernels beside attention: before it smooth_q's term and a cleared counter, after it the merge of
+// split keys.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,6 +13,9 @@ namespace octavo::cuda::sm90 {
 /// q_mean holds scale * log2(e).
 Status launch_correction(const float* q_mean, const float* k_exact, float* correction, const Arguments& a,
                          int padded_dim, std::int64_t longest_keys, cudaStream_t stream);
+
+/// The counter of a dynamic schedule back to 0.
+Status launch_clear(int* counter, cudaStream_t stream);
 
 /// Merges the parts of each split tile by their LSE, in order, and writes out and lse.
 Status launch_merge(const Arguments& a, int rows_of_tile, cudaStream_t stream);

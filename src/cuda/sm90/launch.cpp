@@ -198,9 +198,7 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
 
 Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cudaStream_t stream) {
   if (a.counter != nullptr) {
-    if (Status s = check(cudaMemsetAsync(a.counter, 0, sizeof(int), stream), "clearing the tile counter");
-        !s.ok())
-      return s;
+    if (Status s = launch_clear(a.counter, stream); !s.ok()) return s;
   }
   if (Status s = reserve_shared(instance, device); !s.ok()) return s;
   const Result<const DeviceProperties*> properties = device_properties(device);

@@ -41,6 +41,7 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   dynamic = longest_first || !uniform(p);
   whole = tiles * pairs;
   divide(p, r, instance, multiprocessors);
+  if (items() <= multiprocessors) dynamic = false;  // each has a block of its own: no counter to clear first
 
   bytes = dynamic ? kSection : 0;
   correction = bytes;
