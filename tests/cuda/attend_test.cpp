@@ -144,6 +144,10 @@ std::vector<AttendShape> fixed_shapes() {
       {.q_len = 70, .kv_len = 400, .head_dim = 127, .lse = false},
       {.q_heads = 8, .kv_heads = 2, .q_len = 50, .kv_len = 333},                   // GQA
       {.q_heads = 7, .kv_heads = 1, .q_len = 40, .kv_len = 500, .head_dim = 128},  // MQA
+      // One query: its heads are the rows of a tile, of two where the group is large.
+      {.batch = 3, .q_heads = 15, .kv_heads = 3, .q_len = 1, .kv_len = 700, .layout = Layout::nhd},
+      {.batch = 2, .q_heads = 8, .kv_heads = 1, .q_len = 1, .kv_len = 500, .head_dim = 128, .dtype = bf16},
+      {.q_heads = 400, .kv_heads = 2, .q_len = 1, .kv_len = 150, .causal = bottom_right},
       {.q_heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 150, .causal = top_left},
       {.q_len = 300, .kv_len = 300, .head_dim = 128, .dtype = bf16, .causal = top_left, .f32_out = false},
       {.q_len = 300, .kv_len = 100, .causal = bottom_right},  // the first 200 rows see no key

@@ -304,28 +304,45 @@ bool direct_accepts(const Problem& p, const Recipe& r, const TensorView& q, cons
          rows_of(k, p, p.kv_heads, p.kv_len, rows) && rows_of(v, p, p.kv_heads, p.kv_len, rows);
 }
 
+namespace {
+
+/// With one query the heads of a group can be the rows of a map, so that they share a tile and its keys. With
+/// more, token and head within the group would be two dimensions of it.
+bool packs_heads(const Problem& p) { return p.q_len == 1; }
+
+Rows heads_as_rows(Rows q, std::int64_t group) {
+  q.rows = group;
+  q.row_stride = q.head_stride;
+  q.heads /= group;
+  q.head_stride *= group;
+  return q;
+}
+
+}  // namespace
+
 std::size_t direct_workspace_bytes(const Problem& problem, const Recipe& recipe, const Instance& instance) {
-  return Schedule(problem, recipe, instance, false).bytes;
+  return Schedule(problem, recipe, instance, packs_heads(problem)).bytes;
 }
 
 Status attend_direct(const KernelCall& call, const Instance& instance, const TensorView& q,
                      const TensorView& k, const TensorView& v, const MutableTensorView& out,
                      const MutableTensorView& lse, std::byte* workspace) {
   const Problem& p = call.problem;
-  const Schedule schedule(p, call.recipe, instance, false);
+  const Schedule schedule(p, call.recipe, instance, packs_heads(p));
   if (schedule.items() == 0) return {};
   if (Status s = check_items(schedule); !s.ok()) return s;
   Arguments a = common_arguments(p, call.recipe, instance, schedule, out, lse, workspace);
   a.sequences = sequence_list(p, call.recipe, nullptr);
   a.sequences.q_row_step = a.sequences.k_row_step = 0;  // each sequence has its own plane
   a.planes = true;
-  a.head_group = static_cast<int>(p.group());
+  a.head_group = static_cast<int>(p.group() / schedule.group);
   Rows q_rows;
   Rows k_rows;
   Rows v_rows;
   rows_of(q, p, p.q_heads, p.q_len, q_rows);
   rows_of(k, p, p.kv_heads, p.kv_len, k_rows);
   rows_of(v, p, p.kv_heads, p.kv_len, v_rows);
+  if (packs_heads(p)) q_rows = heads_as_rows(q_rows, p.group());
   Maps maps;
   if (Status s = encode_rows(maps, instance, q_rows, k_rows); !s.ok()) return s;
   if (Status s = rows_map(&maps.v, v_rows, 64, instance.keys); !s.ok()) return s;
