@@ -73,6 +73,7 @@ struct Recipe {
   float p_range = 448.0F;  ///< P_r
   float v_range = 448.0F;  ///< V_r
   float slack = 0.0F;      ///< log2 of how far a lazily updated maximum may be exceeded
+  int headroom = 1;        ///< with slack: whole octaves above a tile's maximum, to which it is updated
 
   PvAccumulator pv_accumulator = PvAccumulator::f32_buffered;
   int pv_buffer = 128;  ///< keys (f32_buffered) or k = 32 products (f16_buffered)

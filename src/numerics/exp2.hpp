@@ -72,10 +72,6 @@ OCTAVO_HD constexpr uint8_t exp2_direct_e4m3_f16(uint16_t s, uint16_t a8, uint16
   return detail::saturate_direct_code(f16_to_f32(fma_f16(s, a8, b)));
 }
 
-// With slack, octaves between a row's maximum and the reference it moves to: an octave less of e4m3's 17 at
-// the bottom, and on random data a row then moves once, not a dozen times.
-inline constexpr float kLagHeadroom = 1.0f;
-
 // mixed(n/m): of every m groups of 8 keys (key_in_tile in logical order) the first n are direct.
 OCTAVO_HD constexpr bool mixed_is_direct(int key_in_tile, int n, int m) { return key_in_tile / 8 % m < n; }
 

@@ -88,11 +88,12 @@ class RowWalk {
     accumulate(tile, fold);
   }
 
-  /// With slack the maximum lags behind by up to that many octaves, then moves to a whole one above the
-  /// tile's, so that every rescaling is by a power of two. Without, it is the running maximum.
+  /// With slack the maximum lags behind by up to that many octaves, then moves to `headroom` whole ones above
+  /// the tile's, so that every rescaling is by a power of two. Without, it is the running maximum.
   [[nodiscard]] float next_maximum(const Tile& tile, float tile_max) const {
     if (x_.recipe.slack == 0.0F) return std::max(max_, tile_max);
-    return exceeds_slack(tile, tile_max) ? std::ceil(tile_max) + numerics::kLagHeadroom : max_;
+    return exceeds_slack(tile, tile_max) ? std::ceil(tile_max) + static_cast<float>(x_.recipe.headroom)
+                                         : max_;
   }
 
   [[nodiscard]] bool exceeds_slack(const Tile& tile, float tile_max) const {

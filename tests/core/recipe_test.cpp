@@ -53,7 +53,9 @@ TEST(Recipe, BadFieldsAndValuesAreRefusedByName) {
                                                                   {"pv_buffer", "-1"},
                                                                   {"pv_buffer", "99999999999999999999"},
                                                                   {"mixed_period", "0"},
-                                                                  {"slack", "17"}}) {
+                                                                  {"slack", "17"},
+                                                                  {"headroom", "9"},
+                                                                  {"headroom", "1.5"}}) {
     const Status s = set_field(r, field, value);
     EXPECT_EQ(s.code(), StatusCode::invalid_argument) << field << " = " << value;
     EXPECT_NE(s.message().find(field), std::string::npos);

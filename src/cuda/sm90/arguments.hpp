@@ -68,6 +68,7 @@ struct Arguments {
   float p_log2 = 0.0F;  ///< log2(P_r)
   float offset =
       0.0F;  ///< exact: p_log2; direct: the code of a weight of 1, 8 * p_log2 + numerics::kDirectBias
+  float headroom = 0.0F;         ///< direct: octaves above a tile's maximum, to which its reference moves
   float limit = 0.0F;            ///< direct: codes above move a row's reference
   std::uint32_t half_limit = 0;  ///< the same as two f16
   int flush_tiles = 1;           ///< products of so many key tiles share a tensor-core accumulator

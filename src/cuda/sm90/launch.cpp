@@ -162,6 +162,7 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
 
   a.p_log2 = std::log2(r.p_range);
   a.offset = r.exp2 == Exp2::direct ? 8.0F * a.p_log2 + numerics::kDirectBias : a.p_log2;
+  a.headroom = static_cast<float>(r.headroom);
   a.limit = a.offset + 8.0F * r.slack;
   a.half_limit = 0x10001U * numerics::f32_to_f16(a.limit);
   a.flush_tiles = flush_tiles(r, instance);

@@ -9,7 +9,6 @@
 #pragma once
 
 #include "cuda/sm90/general.cuh"
-#include "numerics/exp2.hpp"
 
 namespace octavo::cuda::sm90 {
 
@@ -82,8 +81,8 @@ OCTAVO_DEVICE float row_scale(const Shared<C>& shared, const Arguments& a, const
 }
 
 /// Where a reference moves to: a whole octave, in codes.
-OCTAVO_DEVICE float octave_above(float code) {
-  return 8.0F * (ceilf(0.125F * code) + numerics::kLagHeadroom);
+OCTAVO_DEVICE float octave_above(const Arguments& a, float code) {
+  return 8.0F * (ceilf(0.125F * code) + a.headroom);
 }
 
 /// f16 scores. Compares the very codes that the weights will be, so that none can pass the limit. A row
@@ -113,7 +112,7 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
         return ptx::low_f16(ptx::fma_f16x2(tops, r.slope[i], c)) > limit;
       };
       const bool moves = passes(r.constant[i]) || (r.reference[i] == kUnsetReference && row_top > -INFINITY);
-      float next = octave_above(row_top * scale_of(i));
+      float next = octave_above(a, row_top * scale_of(i));
       std::uint32_t next_constant = constant(next);
       // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has: the
       // largest must not pass the limit, where bytes stop being weights.
@@ -247,7 +246,7 @@ OCTAVO_DEVICE Moved update_direct(Rows<C>& r, const Arguments& a,
       }
       const float row_top = row_max(top);
       const bool moves = !(row_max(code[i]) <= a.limit);
-      const float next = octave_above(row_top);
+      const float next = octave_above(a, row_top);
       const float factor = ptx::exp2_approx(0.125F * (r.reference[i] - next));
       moved.factor[i] = moves ? factor : 1.0F;
       r.reference[i] = moves ? next : r.reference[i];

@@ -15,7 +15,8 @@ CAUSAL = {"none": 0, "top_left": 1, "bottom_right": 2}
 FIELDS = (
     *("qk_format", "qk_accumulator", "q_group", "k_group", "q_range", "k_range"),
     *("smooth_k", "smooth_q", "smooth_v", "rotate", "rotate_seed"),
-    *("p_format", "v_format", "v_scale", "p_range", "v_range", "slack", "pv_accumulator", "pv_buffer"),
+    *("p_format", "v_format", "v_scale", "p_range", "v_range", "slack", "headroom"),
+    *("pv_accumulator", "pv_buffer"),
     *("exp2", "mixed_direct", "mixed_period", "key_order", "p_reference", "normaliser", "key_tile"),
     "check_budget",
 )
