@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/index_divisor.hpp"
 #include "cuda/layout.hpp"
 #include "octavo/recipe.hpp"
 #include "octavo/tensor.hpp"
@@ -60,13 +61,13 @@ struct KvArguments {
   CallerRows k_rows;
   CallerRows v_rows;
   SequenceList sequences;
-  int heads = 0;
+  IndexDivisor heads;
   int padded_dim = 64;
   std::int64_t key_rows = 0;
   int row_align = 64;          ///< rows up to whose multiple a sequence's end is padded
   std::int64_t partials = 0;   ///< slots of a head in scratch
-  unsigned partials_each = 1;  ///< of a sequence, where all are alike
-  unsigned spans_each = 1;
+  IndexDivisor partials_each;  ///< of a sequence, where all are alike
+  IndexDivisor spans_each;
   int span = 1;  ///< tiles of 128 keys that a block takes one after the other
 
   std::byte* k = nullptr;
@@ -94,12 +95,12 @@ struct KvArguments {
 struct QArguments {
   CallerRows rows;
   SequenceList sequences;
-  int kv_heads = 0;
-  int group = 1;
+  IndexDivisor heads;  ///< of queries
+  IndexDivisor group;  ///< of them read the same keys
   int padded_dim = 64;
   std::int64_t q_rows = 0;
   std::int64_t q_blocks = 0;
-  unsigned tiles_each = 1;
+  IndexDivisor tiles_each;  ///< of a sequence, where all are alike
 
   std::byte* q = nullptr;
   float* q_scale = nullptr;

@@ -42,9 +42,10 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   };
 
   RawRow<kAccess, kChunks> raw[kRowsPerThread];
+  const std::byte* from = slice_of_row(a.k_rows, base, key(0), lane.slice);
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r)
-    load_row<true>(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice, key(r) < count, raw[r]);
+    load_slice<true>(a.k_rows, from + 16 * r * a.k_rows.token_stride, lane.slice, key(r) < count, raw[r]);
 
   // (x - mean) * sign as one fused multiply-add, which rounds once like the subtraction
   float x[kRowsPerThread][kChunks * 8];
@@ -65,17 +66,21 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   butterflies<kRowsPerThread, kChunks>(x, a.rotation.size, lane.slice);
 
   float top = 0.0F;
-#pragma unroll
-  for (int r = 0; r < kRowsPerThread; ++r) {
-    const float m = largest(x[r]);
-    top = ptx::max_nan(top, key(r) < count ? m : 0.0F);
-  }
-  top = warp_max(row_max(top)) * a.rotation.scale;
-  if (!is_finite(top) && !a.smooth_k) {  // with smooth_k the sums told
+  const bool known = a.k_group == Granularity::per_head && !a.absmax_only;
+  if (!known) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      if (key(r) < count && given_non_finite(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice, 8))
-        flag(a.nonfinite, kBadK);
+      const float m = largest(x[r]);
+      top = ptx::max_nan(top, key(r) < count ? m : 0.0F);
+    }
+    top = warp_max(row_max(top)) * a.rotation.scale;
+    if (!is_finite(top) && !a.smooth_k) {  // with smooth_k the sums told
+#pragma unroll 1
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        if (key(r) < count &&
+            given_non_finite(a.k_rows, base + key(r) * a.k_rows.token_stride, lane.slice, 8))
+          flag(a.nonfinite, kBadK);
+      }
     }
   }
 
@@ -87,7 +92,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
     return;
   }
   float delta = 1.0F;
-  if (a.k_group == Granularity::per_head) {
+  if (known) {
     top = __uint_as_float(*head_top);
   } else if (a.k_group != Granularity::none && a.k_group != Granularity::per_thread) {
     if ((threadIdx.x & 31U) == 0) warp_tops[lane.warp] = top;
@@ -106,20 +111,22 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   Divisor by;
   by.value = delta * a.rotation.left_inverse;
   by.inverse = __frcp_rn(by.value);
+  if (a.k_exact != nullptr) {
 #pragma unroll
-  for (int r = 0; r < kRowsPerThread; ++r) {
-    const std::int64_t row = first_row + key(r);
-    const bool valid = key(r) < count;
-    if (a.k_exact != nullptr) {
+    for (int r = 0; r < kRowsPerThread; ++r) {
       float exact[kChunks * 8];
 #pragma unroll
-      for (int i = 0; i < kChunks * 8; ++i) exact[i] = valid ? x[r][i] * a.rotation.left : 0.0F;
-      store_channels<kChunks>(a.k_exact + row * kDim, lane.slice, exact);
+      for (int i = 0; i < kChunks * 8; ++i) exact[i] = key(r) < count ? x[r][i] * a.rotation.left : 0.0F;
+      store_channels<kChunks>(a.k_exact + (first_row + key(r)) * kDim, lane.slice, exact);
     }
-    const bool wide = a.k_grid.format == Format::f16 || a.k_grid.format == Format::bf16;
-    store_payload<kChunks>(a.k + row * (wide ? 2 * kDim : kDim), lane.slice, a.k_grid, x[r], by,
-                           valid && usable);
   }
+  PayloadRow rows[kRowsPerThread];
+  const int row_bytes = payload_bytes(a.k_grid.format) * kDim;
+  std::byte* to = a.k + (first_row + key(0)) * row_bytes;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r)
+    rows[r] = {to + 16 * r * row_bytes, by, key(r) < count && usable, true};
+  store_payload<kRowsPerThread, kChunks>(rows, lane.slice, a.k_grid, x);
 }
 
 /// The words of V^T of 128 keys: [channel][8 pieces of 16 keys], and which channels are finite.
@@ -171,9 +178,11 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   const auto key = [&](int r) { return 16 * lane.warp + 8 * (r / 2) + 2 * lane.group + r % 2; };
 
   RawRow<kAccess, kChunks> raw[kRowsPerThread];
+  const std::byte* from = slice_of_row(a.v_rows, base, key(0), lane.slice);
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r)
-    load_row<true>(a.v_rows, base + key(r) * a.v_rows.token_stride, lane.slice, key(r) < count, raw[r]);
+    load_slice<true>(a.v_rows, from + (8 * (r / 2) + r % 2) * a.v_rows.token_stride, lane.slice,
+                     key(r) < count, raw[r]);
 
   float x[kRowsPerThread][kChunks * 8];
 #pragma unroll
@@ -190,14 +199,15 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
 
   const std::int64_t first_row = tile.sequence.k_row + tile.first;
   if (a.v_grid.format != Format::e4m3) {
+    PayloadRow rows[kRowsPerThread];
+    std::byte* to = a.v + (head * a.key_rows + first_row + key(0)) * (2 * kDim);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const bool valid = key(r) < count;
       if (valid && !a.value_statistics && !is_finite(largest(x[r]))) flag(a.nonfinite, kBadV);
-      if (key(r) < rows_here)
-        store_payload<kChunks>(a.v + (head * a.key_rows + first_row + key(r)) * (2 * kDim), lane.slice,
-                               a.v_grid, x[r], Divisor{}, valid);
+      rows[r] = {to + (8 * (r / 2) + r % 2) * (2 * kDim), Divisor{}, valid, key(r) < rows_here};
     }
+    store_payload<kRowsPerThread, kChunks>(rows, lane.slice, a.v_grid, x);
     return;
   }
 
@@ -214,38 +224,40 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;
 #pragma unroll
   for (int i = 0; i < kChunks * 8; ++i) {
-    const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
-    if (lane.warp == 0 && lane.group == 0) shared.finite[channel] = is_finite(divisor[i]) ? 0xFFFFFFFFU : 0U;
-    float y[kRowsPerThread];
 #pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      y[r] = quotient(x[r][i], divisor[i], inverse[i]);
-      if (a.v_grid.clamps) y[r] = fminf(fmaxf(y[r], -a.v_grid.limit), a.v_grid.limit);
-    }
+    for (int r = 0; r < kRowsPerThread; ++r) x[r][i] = quotient(x[r][i], divisor[i], inverse[i]);
+  }
+  if (a.v_grid.clamps) clamp_to(a.v_grid.limit, x);
+  if (lane.warp == 0 && lane.group == 0) {
+#pragma unroll
+    for (int i = 0; i < kChunks * 8; ++i)
+      shared.finite[64 * (i / 8) + 8 * lane.slice + i % 8] = is_finite(divisor[i]) ? 0xFFFFFFFFU : 0U;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks * 8; ++i) {
+    const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
     auto* words = reinterpret_cast<std::uint32_t*>(&shared.pieces[channel][swizzled(channel, lane.warp)]);
-    words[lane.group] = ptx::pack_e4m3(y[0], y[1], y[2], y[3]) & valid;
+    words[lane.group] = ptx::pack_e4m3(x[0][i], x[1][i], x[2][i], x[3][i]) & valid;
   }
   __syncthreads();
 
-  std::byte* out = a.v + head * (kDim + kOnesRows) * a.key_rows + first_row;
+  const int piece = static_cast<int>(threadIdx.x) & 7;
+  if (16 * piece >= rows_here) return;
+  std::byte* out = a.v + head * (kDim + kOnesRows) * a.key_rows + first_row + 16 * piece;
 #pragma unroll
   for (int n = 0; n < 2 * kChunks; ++n) {
     const int channel = (static_cast<int>(threadIdx.x) >> 3) + 32 * n;
-    const int piece = static_cast<int>(threadIdx.x) & 7;
-    if (16 * piece >= rows_here) continue;
     uint4 w = shared.pieces[channel][swizzled(channel, piece)];
     const std::uint32_t finite = shared.finite[channel];
     w.x &= finite;
     w.y &= finite;
     w.z &= finite;
     w.w &= finite;
-    *reinterpret_cast<uint4*>(out + channel * a.key_rows + 16 * piece) = w;
+    *reinterpret_cast<uint4*>(out + channel * a.key_rows) = w;
   }
   if (threadIdx.x < 8 * kOnesRows) {
     const int row = static_cast<int>(threadIdx.x) >> 3;
-    const int piece = static_cast<int>(threadIdx.x) & 7;
-    if (16 * piece < rows_here)
-      *reinterpret_cast<uint4*>(out + (kDim + row) * a.key_rows + 16 * piece) = ones_piece(row, piece, count);
+    *reinterpret_cast<uint4*>(out + (kDim + row) * a.key_rows) = ones_piece(row, piece, count);
   }
 }
 
@@ -255,14 +267,15 @@ __global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChun
   __shared__ SharedValues<kChunks> shared;
   ptx::admit_successor();
   ptx::wait_for_predecessors();
-  unsigned work = gridDim.x - 1 - blockIdx.x;
+  int work = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   bool values = false;
   if (!a.absmax_only) {
-    values = (work & 1U) != 0;
+    values = (work & 1) != 0;
     work >>= 1;
   }
-  const int head = static_cast<int>(work % static_cast<unsigned>(a.heads));
-  Tile tile = key_tile(a.sequences, work / static_cast<unsigned>(a.heads), a.span * kTileRows, a.spans_each);
+  const int slot = a.heads.quotient(work);
+  const int head = work - slot * a.heads.value();
+  Tile tile = key_tile(a.sequences, slot, a.span * kTileRows, a.spans_each);
   for (int n = 0; n < a.span && tile.first < tile.sequence.k_len; ++n) {
     if (n > 0) __syncthreads();  // the last tile's words in shared memory were read
     if (values) {
@@ -279,10 +292,10 @@ __global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChun
 Status launch_keys_values(const KvArguments& a, Access access, cudaStream_t stream) {
   const std::int64_t tiles = a.sequences.table != nullptr
                                  ? a.key_rows / (a.span * kTileRows) + a.sequences.count
-                                 : a.sequences.count * a.spans_each;
+                                 : a.sequences.count * a.spans_each.value();
   return launch(a.absmax_only ? "finding the largest magnitude of each head of K" : "quantizing K and V",
                 OCTAVO_CHOOSE_ROWS(keys_values, access, a.padded_dim),
-                (a.absmax_only ? 1 : 2) * a.heads * tiles, kQuantizeThreads, stream, a);
+                (a.absmax_only ? 1 : 2) * a.heads.value() * tiles, kQuantizeThreads, stream, a);
 }
 
 }  // namespace octavo::cuda

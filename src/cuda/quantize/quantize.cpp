@@ -1,6 +1,7 @@
 // The host's side of the quantizers: from a call to kernel arguments, and the order of the passes.
 #include "cuda/quantize/quantize.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -86,6 +87,11 @@ Status make_list(const KernelCall& call, std::byte* table, SequenceList& list) {
                 static_cast<cudaStream_t>(call.stream));
 }
 
+/// Pieces of a sequence; no sequence, no pieces, and nobody divides.
+IndexDivisor pieces_each(std::int64_t length, std::int64_t size) {
+  return IndexDivisor(std::max<std::int64_t>(pieces(length, size), 1));
+}
+
 template <class T>
 T* section(std::byte* buffer, std::size_t offset) {
   return reinterpret_cast<T*>(buffer + offset);
@@ -98,7 +104,7 @@ Status clear(void* data, std::size_t bytes, cudaStream_t stream) {
 KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::byte* kv) {
   const Recipe& r = call.recipe;
   KvArguments a;
-  a.heads = static_cast<int>(layout.heads);
+  a.heads = IndexDivisor(layout.heads);
   a.padded_dim = static_cast<int>(layout.padded_dim);
   a.key_rows = layout.key_rows;
   a.row_align = static_cast<int>(layout.row_align);
@@ -137,8 +143,8 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
   a.v_rows = caller_rows(v, p);
   Access access = access_of(a.k_rows, p.batch, p.kv_heads, p.kv_len);
   if (access_of(a.v_rows, p.batch, p.kv_heads, p.kv_len) != access) access = Access::any;
-  a.partials_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, kPartialKeys));
-  a.spans_each = static_cast<unsigned>(pieces(a.sequences.first.k_len, a.span * kTileRows));
+  a.partials_each = pieces_each(a.sequences.first.k_len, kPartialKeys);
+  a.spans_each = pieces_each(a.sequences.first.k_len, a.span * kTileRows);
 
   std::int64_t keys = 0;
   for (const Sequence& s : p.sequences) keys += s.k_len;
@@ -172,12 +178,12 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   if (Status s = make_list(call, qq + layout.table, a.sequences); !s.ok()) return s;
   a.rows = caller_rows(q, p);
   const Access access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
-  a.kv_heads = static_cast<int>(layout.kv_heads);
-  a.group = static_cast<int>(layout.group);
+  a.heads = IndexDivisor(layout.kv_heads * layout.group);
+  a.group = IndexDivisor(layout.group);
   a.padded_dim = static_cast<int>(layout.padded_dim);
   a.q_rows = layout.q_rows;
   a.q_blocks = layout.q_blocks;
-  a.tiles_each = static_cast<unsigned>(pieces(a.sequences.first.q_len, kQueryBlock));
+  a.tiles_each = pieces_each(a.sequences.first.q_len, kQueryBlock);
   a.q = qq + layout.q;
   a.q_scale = section<float>(qq, layout.q_scale);
   a.lse_shift = section<float>(qq, layout.lse_shift);

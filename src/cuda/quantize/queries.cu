@@ -55,7 +55,7 @@ __device__ __forceinline__ void subtract_mean(const QArguments& a, std::int64_t 
 template <int kChunks>
 __device__ __forceinline__ void clear_padding(const QArguments& a, const SequenceRow& sequence, int kv_head,
                                               std::int64_t row_bytes) {
-  const std::int64_t rows = sequence.q_len * a.group;
+  const std::int64_t rows = sequence.q_len * a.group.value();
   const std::int64_t first = kv_head * a.q_rows + sequence.q_row + rows;
   const int count = static_cast<int>(round_up_to_rows(rows, kRowAlign) - rows);
   const int pieces = count * static_cast<int>(row_bytes / 16);
@@ -74,11 +74,12 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   ptx::admit_successor();
   ptx::wait_for_predecessors();
   const Lane lane;
-  const auto heads = static_cast<unsigned>(a.kv_heads * a.group);
-  const int head = static_cast<int>(blockIdx.x % heads);
-  const unsigned slot = blockIdx.x / heads;
+  const int slot = a.heads.quotient(static_cast<int>(blockIdx.x));
+  const int head = static_cast<int>(blockIdx.x) - slot * a.heads.value();
   const Tile tile = query_tile(a.sequences, slot, a.tiles_each);
-  const int kv_head = head / a.group;
+  const int group = a.group.value();
+  const int kv_head = a.group.quotient(head);
+  const int member = head - kv_head * group;
   const std::int64_t left = tile.sequence.q_len - tile.first;
   const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
   const std::byte* base = a.rows.data + tile.sequence.batch * a.rows.batch_stride +
@@ -88,10 +89,11 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
 
   RawRow<kAccess, kChunks> raw[kRowsPerThread];
   bool valid[kRowsPerThread];
+  const std::byte* from = slice_of_row(a.rows, base, token(0), lane.slice);
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     valid[r] = token(r) < count;
-    load_row<true>(a.rows, base + token(r) * a.rows.token_stride, lane.slice, valid[r], raw[r]);
+    load_slice<true>(a.rows, from + 8 * r * a.rows.token_stride, lane.slice, valid[r], raw[r]);
   }
   float x[kRowsPerThread][kChunks * 8];
 #pragma unroll
@@ -181,18 +183,18 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
     }
   }
 
-  const bool wide = a.grid.format == Format::f16 || a.grid.format == Format::bf16;
-  const std::int64_t row_bytes = wide ? 2 * kDim : kDim;
-  const std::int64_t first_row = kv_head * a.q_rows + tile.sequence.q_row + head % a.group;
+  const int value_bytes = payload_bytes(a.grid.format);
+  const int row_bytes = value_bytes * kDim;
+  const std::int64_t first_row = kv_head * a.q_rows + tile.sequence.q_row + tile.first * group + member;
   float delta = 1.0F;
-  if (!wide) {
+  if (value_bytes == 1) {
     if (a.given == nullptr && a.q_group == Granularity::per_token) top = own_top;
     delta = finite_delta(top, a.grid);
     if (!is_finite(own_top))
       delta = __uint_as_float(0x7FC00000U);  // NaN of its own, though the scale was given
   }
   if (own_valid && lane.slice < kRowsPerThread) {
-    const std::int64_t row = first_row + (tile.first + own) * a.group;
+    const std::int64_t row = first_row + own * group;
     a.q_scale[row] = delta * a.logit_factor;
     a.lse_shift[row] = shift;
   }
@@ -200,17 +202,17 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   Divisor own_by;
   own_by.value = delta * (a.scale < 0.0F ? -a.rotation.left_inverse : a.rotation.left_inverse);
   own_by.inverse = __frcp_rn(own_by.value);
-  const int first_lane = 8 * lane.group;
+  PayloadRow rows[kRowsPerThread];
+  std::byte* to = a.q + (first_row + token(0) * group) * row_bytes;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     Divisor by;
-    by.value = __shfl_sync(kWholeWarp, own_by.value, first_lane + r);
-    by.inverse = __shfl_sync(kWholeWarp, own_by.inverse, first_lane + r);
-    if (!valid[r]) continue;
-    store_payload<kChunks>(a.q + (first_row + (tile.first + token(r)) * a.group) * row_bytes, lane.slice,
-                           a.grid, x[r], by, is_finite(by.value));
+    by.value = __shfl_sync(kWholeWarp, own_by.value, r, 8);
+    by.inverse = __shfl_sync(kWholeWarp, own_by.inverse, r, 8);
+    rows[r] = {to + static_cast<std::int64_t>(8 * r * group) * row_bytes, by, is_finite(by.value), valid[r]};
   }
-  if (head % a.group == 0 && tile.first + kTileRows >= tile.sequence.q_len)
+  store_payload<kRowsPerThread, kChunks>(rows, lane.slice, a.grid, x);
+  if (member == 0 && tile.first + kTileRows >= tile.sequence.q_len)
     clear_padding<kChunks>(a, tile.sequence, kv_head, row_bytes);
 }
 
@@ -231,7 +233,7 @@ Status launch_queries(const QArguments& a, Access access, cudaStream_t stream) {
   return launch(a.absmax_only ? "finding the largest magnitude of each query head" : "quantizing Q",
                 a.q_mean != nullptr ? OCTAVO_CHOOSE_ROWS(smooth_queries, access, a.padded_dim)
                                     : OCTAVO_CHOOSE_ROWS(queries, access, a.padded_dim),
-                a.q_blocks * a.kv_heads * a.group, kQuantizeThreads, stream, a);
+                a.q_blocks * a.heads.value(), kQuantizeThreads, stream, a);
 }
 
 }  // namespace octavo::cuda

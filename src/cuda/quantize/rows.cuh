@@ -52,10 +52,16 @@ __device__ inline float load_element(const std::byte* at, DType dtype) {
   return low;
 }
 
+/// Where a thread's slice of row `row` begins.
+__device__ __forceinline__ const std::byte* slice_of_row(const CallerRows& rows, const std::byte* base,
+                                                         int row, int slice) {
+  return base + row * rows.token_stride + 8 * slice * rows.channel_stride;
+}
+
 /// Zeros where the row is not valid and beyond the head dim. kOnce: nobody reads the row again.
 template <bool kOnce, Access kAccess, int kChunks>
-__device__ __forceinline__ void load_row(const CallerRows& rows, const std::byte* row, int slice, bool valid,
-                                         RawRow<kAccess, kChunks>& raw) {
+__device__ __forceinline__ void load_slice(const CallerRows& rows, const std::byte* from, int slice,
+                                           bool valid, RawRow<kAccess, kChunks>& raw) {
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const int channel = 64 * c + 8 * slice;
@@ -63,7 +69,7 @@ __device__ __forceinline__ void load_row(const CallerRows& rows, const std::byte
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         raw.values[8 * c + i] = valid && channel + i < rows.head_dim
-                                    ? load_element(row + (channel + i) * rows.channel_stride, rows.dtype)
+                                    ? load_element(from + (64 * c + i) * rows.channel_stride, rows.dtype)
                                     : 0.0F;
       }
     } else {
@@ -71,7 +77,7 @@ __device__ __forceinline__ void load_row(const CallerRows& rows, const std::byte
       const bool in = valid && channel < rows.head_dim;  // a whole chunk: head dims here are multiples of 8
 #pragma unroll
       for (int n = 0; n < kVectors; ++n) {
-        const std::byte* at = row + channel * (2 * kVectors) + 16 * n;
+        const std::byte* at = from + 64 * c * (2 * kVectors) + 16 * n;
         raw.vectors[kVectors * c + n] = !in ? uint4{0, 0, 0, 0} : kOnce ? load_once(at) : load_again(at);
       }
     }
@@ -143,18 +149,16 @@ __device__ __forceinline__ void load_signs(const RotationSpec& rotation, int sli
   for (int c = 0; c < kChunks; ++c) {
     const std::uint32_t bits = rotation.signs[2 * c + (slice >> 2)] >> (8 * (slice & 3));
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      sign[8 * c + i] = __uint_as_float(0x3F800000U | (bits << (31 - i) & 0x80000000U));
+    for (int i = 0; i < 8; ++i) sign[8 * c + i] = __uint_as_float(0x3F800000U + (bits >> i << 31));
   }
 }
 
-/// The butterflies of numerics::hadamard_rotate() in its order, so with its bits, for kRows rows at once; its
-/// scale is left to the caller, its signs were applied.
-template <int kRows, int kChunks>
-__device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int size, int slice) {
+/// butterflies() of the first `size` channels, kAll: of all that there are.
+template <bool kAll, int kRows, int kChunks>
+__device__ __forceinline__ void butterflies_of(float (&x)[kRows][kChunks * 8], int size, int slice) {
 #pragma unroll
   for (int stride = 1; stride < 8; stride *= 2) {
-    if (stride >= size) return;
+    if (!kAll && stride >= size) return;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -169,7 +173,7 @@ __device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int 
   }
 #pragma unroll
   for (int step = 1; step < 8; step *= 2) {
-    if (8 * step >= size) return;
+    if (!kAll && 8 * step >= size) return;
     const float sign = (slice & step) != 0 ? -1.0F : 1.0F;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -179,7 +183,6 @@ __device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int 
     }
   }
   if constexpr (kChunks == 2) {
-    if (size <= 64) return;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -190,6 +193,18 @@ __device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int 
         x[r][i + 8] = low - high;
       }
     }
+  }
+}
+
+/// The butterflies of numerics::hadamard_rotate() in its order, so with its bits, for kRows rows at once; its
+/// scale is left to the caller, its signs were applied. Without a branch at each stride where the rotation
+/// spans all channels, as it always does with two chunks.
+template <int kRows, int kChunks>
+__device__ __forceinline__ void butterflies(float (&x)[kRows][kChunks * 8], int size, int slice) {
+  if (size == kChunks * 64) {
+    butterflies_of<true, kRows, kChunks>(x, size, slice);
+  } else if constexpr (kChunks == 1) {
+    butterflies_of<false, kRows, kChunks>(x, size, slice);
   }
 }
 
@@ -258,46 +273,73 @@ __device__ __forceinline__ void apply_scale(float (&x)[kRows][kChunks * 8], cons
   }
 }
 
-/// One row to its payload, 8 or 16 bytes a chunk: x / by on the grid, zeros unless `keep`.
-template <int kChunks>
-__device__ __forceinline__ void store_payload(std::byte* row, int slice, const GridSpec& grid,
-                                              float (&x)[kChunks * 8], const Divisor& by, bool keep) {
-  const std::uint32_t mask = keep ? 0xFFFFFFFFU : 0U;
-  if (grid.format == Format::f16 || grid.format == Format::bf16) {  // by a power of two
+/// NaN becomes -limit.
+template <int kRows, int kValues>
+__device__ __forceinline__ void clamp_to(float limit, float (&x)[kRows][kValues]) {
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      std::uint32_t w[4];
+  for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = x[8 * c + 2 * i] * by.inverse;
-        const float high = x[8 * c + 2 * i + 1] * by.inverse;
-        w[i] = (grid.format == Format::f16 ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high)) & mask;
+    for (int i = 0; i < kValues; ++i) x[r][i] = fminf(fmaxf(x[r][i], -limit), limit);
+  }
+}
+
+/// Bytes of a value of payload.
+__device__ __forceinline__ int payload_bytes(Format format) {
+  return format == Format::f16 || format == Format::bf16 ? 2 : 1;
+}
+
+/// A row of payload: x / by on the grid, zeros unless `kept`.
+struct PayloadRow {
+  std::byte* to = nullptr;
+  Divisor by;
+  bool kept = false;
+  bool stored = false;  ///< else it is not there
+};
+
+/// kRows rows to their payload, 8 or 16 bytes a chunk of each.
+template <int kRows, int kChunks>
+__device__ __forceinline__ void store_payload(const PayloadRow (&rows)[kRows], int slice,
+                                              const GridSpec& grid, float (&x)[kRows][kChunks * 8]) {
+  const auto store_halves = [&](auto pack) {  // divided by a power of two
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::uint32_t mask = rows[r].kept ? 0xFFFFFFFFU : 0U;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        std::uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* from = x[r] + 8 * c + 2 * i;
+          w[i] = pack(from[0] * rows[r].by.inverse, from[1] * rows[r].by.inverse) & mask;
+        }
+        if (rows[r].stored)
+          *reinterpret_cast<uint4*>(rows[r].to + 128 * c + 16 * slice) = {w[0], w[1], w[2], w[3]};
       }
-      *reinterpret_cast<uint4*>(row + 128 * c + 16 * slice) = {w[0], w[1], w[2], w[3]};
     }
-    return;
-  }
+  };
+  const auto store_bytes = [&](auto pack) {
 #pragma unroll
-  for (int i = 0; i < kChunks * 8; ++i) x[i] = quotient(x[i], by.value, by.inverse);
-  if (grid.clamps) {
+    for (int r = 0; r < kRows; ++r) {
+      const std::uint32_t mask = rows[r].kept ? 0xFFFFFFFFU : 0U;
 #pragma unroll
-    for (int i = 0; i < kChunks * 8; ++i) x[i] = fminf(fmaxf(x[i], -grid.limit), grid.limit);
-  }
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    const float* from = x + 8 * c;
-    uint2 w;
-    if (grid.format == Format::e4m3) {
-      w.x = ptx::pack_e4m3(from[0], from[1], from[2], from[3]);
-      w.y = ptx::pack_e4m3(from[4], from[5], from[6], from[7]);
-    } else {
-      w.x = int8_x4(from[0], from[1], from[2], from[3]);
-      w.y = int8_x4(from[4], from[5], from[6], from[7]);
+      for (int c = 0; c < kChunks; ++c) {
+        const float* from = x[r] + 8 * c;
+        const uint2 w = {pack(from[0], from[1], from[2], from[3]) & mask,
+                         pack(from[4], from[5], from[6], from[7]) & mask};
+        if (rows[r].stored) *reinterpret_cast<uint2*>(rows[r].to + 64 * c + 8 * slice) = w;
+      }
     }
-    w.x &= mask;
-    w.y &= mask;
-    *reinterpret_cast<uint2*>(row + 64 * c + 8 * slice) = w;
+  };
+  if (grid.format == Format::f16) return store_halves(ptx::pack_f16);
+  if (grid.format == Format::bf16) return store_halves(ptx::pack_bf16);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < kChunks * 8; ++i) x[r][i] = quotient(x[r][i], rows[r].by.value, rows[r].by.inverse);
   }
+  if (grid.clamps) clamp_to(grid.limit, x);
+  if (grid.format == Format::e4m3) return store_bytes(ptx::pack_e4m3);
+  store_bytes(int8_x4);
 }
 
 }  // namespace octavo::cuda

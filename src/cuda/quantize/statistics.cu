@@ -139,7 +139,7 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
     for (int r = 0; r < kAtOnce; ++r) {
       // Rows past the end repeat the last one, which changes no extremum, with weight 0.
       const int row = min(begin + kRowsPerStep * r + own, count - 1);
-      load_row<false>(rows, base + row * rows.token_stride, lane.slice, true, raw[r]);
+      load_slice<false>(rows, slice_of_row(rows, base, row, lane.slice), lane.slice, true, raw[r]);
     }
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
@@ -206,15 +206,15 @@ __global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_cons
   ptx::admit_successor();
   ptx::wait_for_predecessors();
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.nonfinite = 0;
-  unsigned work = blockIdx.x;
+  int work = static_cast<int>(blockIdx.x);
   bool values = a.value_statistics;
   if (a.smooth_k && a.value_statistics) {
-    values = (work & 1U) != 0;
+    values = (work & 1) != 0;
     work >>= 1;
   }
-  const int head = static_cast<int>(work % static_cast<unsigned>(a.heads));
-  const Tile tile =
-      key_tile(a.sequences, work / static_cast<unsigned>(a.heads), kPartialKeys, a.partials_each);
+  const int slot = a.heads.quotient(work);
+  const int head = work - slot * a.heads.value();
+  const Tile tile = key_tile(a.sequences, slot, kPartialKeys, a.partials_each);
   if (tile.first >= tile.sequence.k_len) return;
   if (values) {
     partial<kAccess, kChunks, true>(a, a.v_rows, tile, head, shared);
@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
 
   const int channel = static_cast<int>(threadIdx.x) % kDim;
   const int part = static_cast<int>(threadIdx.x) / kDim;
-  const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(a.heads));
-  const std::int64_t index = blockIdx.x / static_cast<unsigned>(a.heads);
+  const int index = a.heads.quotient(static_cast<int>(blockIdx.x));
+  const int head = static_cast<int>(blockIdx.x) - index * a.heads.value();
   const SequenceRow sequence = a.sequences[index];
   float* slots =
       a.scratch + (head * a.partials + first_slot(sequence, index, kPartialKeys)) * (kPartialValues * kDim);
@@ -327,14 +327,14 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
 Status launch_statistics(const KvArguments& a, Access access, cudaStream_t stream) {
   const std::int64_t tensors = (a.smooth_k ? 1 : 0) + (a.value_statistics ? 1 : 0);
   const std::int64_t pieces = a.sequences.table != nullptr ? a.key_rows / kPartialKeys + a.sequences.count
-                                                           : a.sequences.count * a.partials_each;
+                                                           : a.sequences.count * a.partials_each.value();
   return launch("the statistics pass over K and V", OCTAVO_CHOOSE_ROWS(statistics, access, a.padded_dim),
-                tensors * a.heads * pieces, kQuantizeThreads, stream, a);
+                tensors * a.heads.value() * pieces, kQuantizeThreads, stream, a);
 }
 
 Status launch_finish(const KvArguments& a, cudaStream_t stream) {
   return launch("ending the statistics of K and V", a.padded_dim == 64 ? finish<64> : finish<128>,
-                a.sequences.count * a.heads, kFinishThreads, stream, a);
+                a.sequences.count * a.heads.value(), kFinishThreads, stream, a);
 }
 
 }  // namespace octavo::cuda

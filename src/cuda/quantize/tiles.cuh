@@ -46,13 +46,14 @@ __device__ inline std::int64_t first_slot(const SequenceRow& sequence, std::int6
 
 /// Piece `slot` of `size` keys, which begins past the last key where the slot is empty. Where all sequences
 /// are alike, slots are numbered without gaps: `each` a sequence.
-__device__ __forceinline__ Tile key_tile(const SequenceList& list, unsigned slot, int size, unsigned each) {
+__device__ __forceinline__ Tile key_tile(const SequenceList& list, int slot, int size,
+                                         const IndexDivisor& each) {
   Tile tile;
   if (list.table == nullptr) {
-    const unsigned index = slot / each;
+    const int index = each.quotient(slot);
     tile.index = index;
     tile.sequence = list[index];
-    tile.first = static_cast<std::int64_t>(slot - index * each) * size;
+    tile.first = static_cast<std::int64_t>(slot - index * each.value()) * size;
   } else {
     tile.index = last_at_most(
         list, slot, [size](const SequenceRow& s, std::int64_t i) { return first_slot(s, i, size); });
@@ -63,10 +64,10 @@ __device__ __forceinline__ Tile key_tile(const SequenceList& list, unsigned slot
 }
 
 /// Block `slot` of 128 query tokens, as q_mean numbers them.
-__device__ __forceinline__ Tile query_tile(const SequenceList& list, unsigned slot, unsigned each) {
+__device__ __forceinline__ Tile query_tile(const SequenceList& list, int slot, const IndexDivisor& each) {
   Tile tile;
   if (list.table == nullptr) {
-    const unsigned index = slot / each;
+    const int index = each.quotient(slot);
     tile.index = index;
     tile.sequence = list[index];
   } else {
