@@ -65,11 +65,17 @@ struct Extrema {
       most[i] = ptx::max_nan(most[i], x[i]);
     }
   }
-  __device__ __forceinline__ void widen(float (&low)[kChunks * 8], float (&high)[kChunks * 8]) const {
+  /// Over the warp's rows.
+  __device__ __forceinline__ void reduce(float (&low)[kChunks * 8], float (&high)[kChunks * 8]) const {
 #pragma unroll
     for (int i = 0; i < kChunks * 8; ++i) {
       low[i] = least[i];
       high[i] = most[i];
+#pragma unroll
+      for (int step = 8; step < 32; step *= 2) {
+        low[i] = min_nan(low[i], __shfl_xor_sync(kWholeWarp, low[i], step));
+        high[i] = ptx::max_nan(high[i], __shfl_xor_sync(kWholeWarp, high[i], step));
+      }
     }
   }
 };
@@ -100,11 +106,18 @@ struct PackedExtrema {
       }
     }
   }
-  __device__ __forceinline__ void widen(float (&low)[kChunks * 8], float (&high)[kChunks * 8]) const {
+  __device__ __forceinline__ void reduce(float (&low)[kChunks * 8], float (&high)[kChunks * 8]) const {
 #pragma unroll
     for (int i = 0; i < kChunks * 4; ++i) {
-      widen_x2<kBf16>(least[i], low[2 * i], low[2 * i + 1]);
-      widen_x2<kBf16>(most[i], high[2 * i], high[2 * i + 1]);
+      std::uint32_t pair = least[i];
+      std::uint32_t most_of = most[i];
+#pragma unroll
+      for (int step = 8; step < 32; step *= 2) {
+        pair = min_nan_x2<kBf16>(pair, __shfl_xor_sync(kWholeWarp, pair, step));
+        most_of = max_nan_x2<kBf16>(most_of, __shfl_xor_sync(kWholeWarp, most_of, step));
+      }
+      widen_x2<kBf16>(pair, low[2 * i], low[2 * i + 1]);
+      widen_x2<kBf16>(most_of, high[2 * i], high[2 * i + 1]);
     }
   }
 };
@@ -115,6 +128,25 @@ struct SharedPartials {
   float least[kWarps][kChunks * 64];
   float most[kWarps][kChunks * 64];
 };
+
+/// Sums of a thread's channels over the warp's rows. At each of two steps a thread gives away half of its
+/// channels, so that 3 shuffles of a double serve 4 channels; it keeps a quarter of them, those of number
+/// group + 4 n.
+template <int kValues>
+__device__ __forceinline__ void reduce_sums(const double (&v)[kValues], int group,
+                                            double (&sum)[kValues / 4]) {
+  const bool odd = (group & 1) != 0;
+  const bool high = (group & 2) != 0;
+#pragma unroll
+  for (int n = 0; n < kValues / 4; ++n) {
+    const auto pair = [&](int i) {
+      return (odd ? v[i + 1] : v[i]) + __shfl_xor_sync(kWholeWarp, odd ? v[i] : v[i + 1], 8);
+    };
+    const double first = pair(4 * n);
+    const double second = pair(4 * n + 2);
+    sum[n] = (high ? second : first) + __shfl_xor_sync(kWholeWarp, high ? first : second, 16);
+  }
+}
 
 /// One partial of K or V.
 template <Access kAccess, int kChunks, bool kIsV>
@@ -133,45 +165,45 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
   constexpr bool kPacked = kAccess == Access::f16 || kAccess == Access::bf16;
   std::conditional_t<kPacked, PackedExtrema<kAccess == Access::bf16, kChunks>, Extrema<kChunks>> extrema;
   const int own = 4 * lane.warp + lane.group;
+  RawRow<kAccess, kChunks> raw[kAtOnce];
+  const auto load = [&](int row, int r) {
+    // Rows past the end repeat the last one, which changes no extremum, with weight 0.
+    load_slice<false>(rows, slice_of_row(rows, base, min(row, count - 1), lane.slice), lane.slice, true,
+                      raw[r]);
+  };
+#pragma unroll
+  for (int r = 0; r < kAtOnce; ++r) load(kRowsPerStep * r + own, r);
   for (int begin = 0; begin < count; begin += kRowsPerStep * kAtOnce) {
-    RawRow<kAccess, kChunks> raw[kAtOnce];
+    const bool more = begin + kRowsPerStep * kAtOnce < count;
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
-      // Rows past the end repeat the last one, which changes no extremum, with weight 0.
-      const int row = min(begin + kRowsPerStep * r + own, count - 1);
-      load_slice<false>(rows, slice_of_row(rows, base, row, lane.slice), lane.slice, true, raw[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) {
-      const float weight = begin + kRowsPerStep * r + own < count ? kSumScale : 0.0F;
+      const int row = begin + kRowsPerStep * r + own;
+      const float weight = row < count ? kSumScale : 0.0F;
       float x[kValues];
       widen_row(raw[r], x);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) sums.add(i, x[i], weight);
       if constexpr (kIsV) extrema.take(raw[r], x);
+      if (more) load(row + kRowsPerStep * kAtOnce, r);
     }
   }
 
-  float least[kValues];
-  float most[kValues];
-  if constexpr (kIsV) extrema.widen(least, most);
+  const auto channel_of = [&](int i) { return 64 * (i / 8) + 8 * lane.slice + i % 8; };
+  double totals[kValues];
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    double total = sums.total(i);
-    total += __shfl_xor_sync(kWholeWarp, total, 8);
-    total += __shfl_xor_sync(kWholeWarp, total, 16);
-    const int channel = 64 * (i / 8) + 8 * lane.slice + i % 8;
-    if (lane.group == 0) shared.sum[lane.warp][channel] = total;
-    if constexpr (kIsV) {
+  for (int i = 0; i < kValues; ++i) totals[i] = sums.total(i);
+  double warp_totals[kValues / 4];
+  reduce_sums(totals, lane.group, warp_totals);
 #pragma unroll
-      for (int step = 8; step < 32; step *= 2) {
-        least[i] = min_nan(least[i], __shfl_xor_sync(kWholeWarp, least[i], step));
-        most[i] = ptx::max_nan(most[i], __shfl_xor_sync(kWholeWarp, most[i], step));
-      }
-      if (lane.group == 0) {
-        shared.least[lane.warp][channel] = least[i];
-        shared.most[lane.warp][channel] = most[i];
-      }
+  for (int n = 0; n < kValues / 4; ++n)
+    shared.sum[lane.warp][channel_of(4 * n) + lane.group] = warp_totals[n];
+  if constexpr (kIsV) {
+    float least[kValues];
+    float most[kValues];
+    extrema.reduce(least, most);
+    if (lane.group == 0) {
+      store_channels<kChunks>(shared.least[lane.warp], lane.slice, least);
+      store_channels<kChunks>(shared.most[lane.warp], lane.slice, most);
     }
   }
   __syncthreads();
@@ -233,93 +265,97 @@ __device__ __forceinline__ float cut_share(float mean, float least, float most) 
   return mean == 0.0F ? 0.0F : erff(0.5F * kRangeInSigmas * kInverseSqrt2 * (fabsf(mean) / half_range));
 }
 
-constexpr int kFinishThreads = 512;
+constexpr int kFinishThreads = 1024;
 
-/// One block a head and sequence; `parts` threads share a channel, each takes every parts-th partial.
+/// One block a head and sequence: one half of the threads for K, one for V. kParts threads of a half share a
+/// channel, each takes every kParts-th partial.
 template <int kDim>
 __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__ KvArguments a) {
-  constexpr int kParts = kFinishThreads / kDim;
-  __shared__ double k_sum[kParts][kDim];
-  __shared__ double v_sum[kParts][kDim];
+  constexpr int kParts = kFinishThreads / 2 / kDim;
+  __shared__ double sums[2][kParts][kDim];
   __shared__ float v_least[kParts][kDim];
   __shared__ float v_most[kParts][kDim];
-  __shared__ float amax_of[kDim];
   ptx::admit_successor();
   ptx::wait_for_predecessors();
 
+  const bool values = threadIdx.x >= kFinishThreads / 2;
   const int channel = static_cast<int>(threadIdx.x) % kDim;
-  const int part = static_cast<int>(threadIdx.x) / kDim;
+  const int part = static_cast<int>(threadIdx.x) / kDim % kParts;
   const int index = a.heads.quotient(static_cast<int>(blockIdx.x));
   const int head = static_cast<int>(blockIdx.x) - index * a.heads.value();
   const SequenceRow sequence = a.sequences[index];
   float* slots =
       a.scratch + (head * a.partials + first_slot(sequence, index, kPartialKeys)) * (kPartialValues * kDim);
-  const std::int64_t count = (sequence.k_len + kPartialKeys - 1) / kPartialKeys;
+  const int count = static_cast<int>((sequence.k_len + kPartialKeys - 1) / kPartialKeys);
 
-  double k_total = 0.0;
-  double v_total = 0.0;
+  double total = 0.0;
   float least = kInfinity;
   float most = -kInfinity;
+  if (values ? a.value_statistics : a.smooth_k) {
+    const float* from = slots + (values ? kVHigh * kDim : kKHigh * kDim) + channel;
 #pragma unroll 4
-  for (std::int64_t i = part; i < count; i += kParts) {
-    const float* from = slots + i * (kPartialValues * kDim) + channel;
-    if (a.smooth_k)
-      k_total += static_cast<double>(from[kKHigh * kDim]) + static_cast<double>(from[kKLow * kDim]);
-    if (a.value_statistics) {
-      v_total += static_cast<double>(from[kVHigh * kDim]) + static_cast<double>(from[kVLow * kDim]);
-      least = min_nan(least, from[kVLeast * kDim]);
-      most = ptx::max_nan(most, from[kVMost * kDim]);
+    for (int i = part; i < count; i += kParts) {
+      const float* at = from + static_cast<std::int64_t>(i) * (kPartialValues * kDim);
+      total += static_cast<double>(at[0]) + static_cast<double>(at[kDim]);
+      if (values) {
+        least = min_nan(least, at[(kVLeast - kVHigh) * kDim]);
+        most = ptx::max_nan(most, at[(kVMost - kVHigh) * kDim]);
+      }
     }
   }
-  k_sum[part][channel] = k_total;
-  v_sum[part][channel] = v_total;
-  v_least[part][channel] = least;
-  v_most[part][channel] = most;
+  sums[values][part][channel] = total;
+  if (values) {
+    v_least[part][channel] = least;
+    v_most[part][channel] = most;
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     if (blockIdx.x == 0 && !a.smooth_k && !a.value_statistics) *a.nonfinite = 0;
     slots[0] = 0.0F;  // where a per_head K gathers its largest magnitude next
   }
+  if (part != 0) return;
 
-  const bool own = part == 0;
-  if (own) {
 #pragma unroll
-    for (int p = 1; p < kParts; ++p) {
-      k_total += k_sum[p][channel];
-      v_total += v_sum[p][channel];
-      least = min_nan(least, v_least[p][channel]);
-      most = ptx::max_nan(most, v_most[p][channel]);
-    }
-    const double keys =
-        static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
-    const float k_mean = a.smooth_k ? static_cast<float>(k_total / keys) : 0.0F;
-    const float v_mean = a.value_mean ? static_cast<float>(v_total / keys) : 0.0F;
-    const float centre = a.smooth_v ? v_mean : 0.0F;
-    // Rounding keeps order, so the extrema give the largest magnitude of what is left.
-    float amax = 0.0F;
-    if (count > 0 && a.value_statistics && channel < a.v_rows.head_dim)
-      amax = ptx::max_nan(fabsf(least - centre), fabsf(most - centre));
-    amax_of[channel] = amax;
-
-    const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
-    a.k_mean[at] = k_mean;
-    a.v_mean[at] = a.smooth_v || !a.value_mean ? v_mean : v_mean * cut_share(v_mean, least, most);
-    if (count > 0 && a.smooth_k && !(fabs(k_total) < 0x1p1000)) flag(a.nonfinite, kBadK);
-    if (count > 0 && a.value_statistics && !(fabsf(least) < kInfinity && fabsf(most) < kInfinity))
-      flag(a.nonfinite, kBadV);
-  }
-  __syncthreads();
-  if (!own) return;
-  float amax = amax_of[channel];
-  if (a.value_scale == ValueScale::per_head) {
-    for (int c = 0; c < kDim; ++c) amax = ptx::max_nan(amax, amax_of[c]);
-  }
+  for (int p = 1; p < kParts; ++p) total += sums[values][p][channel];
+  const double keys =
+      static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
+  const auto mean = static_cast<float>(total / keys);
   const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
-  float delta = channel < a.v_rows.head_dim ? 1.0F : 0.0F;
-  if (delta != 0.0F && a.value_scale != ValueScale::none) delta = finite_delta(amax, a.v_grid);
+  if (!values) {
+    a.k_mean[at] = a.smooth_k ? mean : 0.0F;
+    if (count > 0 && a.smooth_k && !(fabs(total) < 0x1p1000)) flag(a.nonfinite, kBadK);
+    return;
+  }
+
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) {
+    least = min_nan(least, v_least[p][channel]);
+    most = ptx::max_nan(most, v_most[p][channel]);
+  }
+  const bool used = channel < a.v_rows.head_dim;
+  // Rounding keeps order, so the extrema give the largest magnitude of what is left.
+  const float centre = a.smooth_v ? mean : 0.0F;
+  float amax = 0.0F;
+  if (count > 0 && a.value_statistics && used)
+    amax = ptx::max_nan(fabsf(least - centre), fabsf(most - centre));
+  if (a.value_scale == ValueScale::per_head) {
+    __shared__ float warp_amax[kDim / 32];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2)
+      amax = ptx::max_nan(amax, __shfl_xor_sync(kWholeWarp, amax, step));
+    warp_amax[channel / 32] = amax;
+    __syncthreads();  // of those that are still here
+    for (const float other : warp_amax) amax = ptx::max_nan(amax, other);
+  }
+  float delta = used ? 1.0F : 0.0F;
+  if (used && a.value_scale != ValueScale::none) delta = finite_delta(amax, a.v_grid);
   a.v_scale[at] = delta;
-  slots[kVHigh * kDim + channel] =
-      delta == 0.0F ? 0.0F : 1.0F / delta;  // what the payload is multiplied with
+  slots[kVHigh * kDim + channel] = used ? 1.0F / delta : 0.0F;  // what the payload is multiplied with
+  float v_mean = a.value_mean ? mean : 0.0F;
+  if (!a.smooth_v && a.value_mean) v_mean *= cut_share(v_mean, least, most);
+  a.v_mean[at] = v_mean;
+  if (count > 0 && a.value_statistics && !(fabsf(least) < kInfinity && fabsf(most) < kInfinity))
+    flag(a.nonfinite, kBadV);
 }
 
 }  // namespace
