@@ -1,4 +1,6 @@
 // What the quantizers' kernels get by value: where everything lies, and the recipe in numbers. Plain data.
+// Rows, slots and blocks are counted in 32 bits over all heads, which no memory of this decade overflows at
+// 64 bytes and more each; bytes are not.
 #pragma once
 
 #include <cstddef>
@@ -63,9 +65,9 @@ struct KvArguments {
   SequenceList sequences;
   IndexDivisor heads;
   int padded_dim = 64;
-  std::int64_t key_rows = 0;
+  int key_rows = 0;
   int row_align = 64;          ///< rows up to whose multiple a sequence's end is padded
-  std::int64_t partials = 0;   ///< slots of a head in scratch
+  int partials = 0;            ///< slots of a head in scratch
   IndexDivisor partials_each;  ///< of a sequence, where all are alike
   IndexDivisor spans_each;
   int span = 1;  ///< tiles of 128 keys that a block takes one after the other
@@ -98,8 +100,8 @@ struct QArguments {
   IndexDivisor heads;  ///< of queries
   IndexDivisor group;  ///< of them read the same keys
   int padded_dim = 64;
-  std::int64_t q_rows = 0;
-  std::int64_t q_blocks = 0;
+  int q_rows = 0;
+  int q_blocks = 0;
   IndexDivisor tiles_each;  ///< of a sequence, where all are alike
 
   std::byte* q = nullptr;

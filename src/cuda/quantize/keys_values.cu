@@ -29,12 +29,9 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
                                               float* warp_tops) {
   constexpr int kDim = kChunks * 64;
   const Lane lane;
-  const std::int64_t left = tile.sequence.k_len - tile.first;
-  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
-  const int rows_here = static_cast<int>(round_up_to_rows(count, a.row_align));
-  const std::byte* base = a.k_rows.data + tile.sequence.batch * a.k_rows.batch_stride +
-                          head * a.k_rows.head_stride +
-                          (tile.sequence.k_begin + tile.first) * a.k_rows.token_stride;
+  const int count = rows_of(tile, tile.sequence.k_len, kTileRows);
+  const int rows_here = round_up_to_rows(count, a.row_align);
+  const std::byte* base = rows_at(a.k_rows, tile, head, tile.sequence.k_begin);
   const int block = lane.warp >> 2;  // of 64 keys
   const int column = lane.warp & 3;  // floor((key mod 8) / 2)
   const auto key = [&](int r) {
@@ -53,7 +50,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
     float sign[kChunks * 8];
     float minus_mean[kChunks * 8];
     load_signs<kChunks>(a.rotation, lane.slice, sign);
-    load_channels<kChunks>(a.k_mean + (head * a.sequences.count + tile.index) * kDim, lane.slice, minus_mean);
+    load_channels<kChunks>(channels_of(a, a.k_mean, head, tile.index, kDim), lane.slice, minus_mean);
 #pragma unroll
     for (int i = 0; i < kChunks * 8; ++i) minus_mean[i] *= -sign[i];
 #pragma unroll
@@ -84,9 +81,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
     }
   }
 
-  std::uint32_t* head_top = reinterpret_cast<std::uint32_t*>(
-      a.scratch +
-      (head * a.partials + first_slot(tile.sequence, tile.index, kPartialKeys)) * (kPartialValues * kDim));
+  auto* head_top = reinterpret_cast<std::uint32_t*>(slots_of(a, head, tile.sequence, tile.index, kDim));
   if (a.absmax_only) {  // bits of floats that are not negative compare as integers, NaN above all
     if ((threadIdx.x & 31U) == 0) atomicMax(head_top, __float_as_uint(top));
     return;
@@ -103,7 +98,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
   if (64 * block >= rows_here) return;
   const bool scaled = a.k_group != Granularity::none;
   if (scaled) delta = finite_delta(top, a.k_grid);
-  const std::int64_t first_row = head * a.key_rows + tile.sequence.k_row + tile.first;
+  const int first_row = head * a.key_rows + static_cast<int>(tile.sequence.k_row) + tile.first;
   if ((threadIdx.x & 31U) == 0) a.k_scale[(first_row / 64 + block) * 4 + column] = delta;
 
   const bool usable = is_finite(delta);
@@ -117,12 +112,13 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
       float exact[kChunks * 8];
 #pragma unroll
       for (int i = 0; i < kChunks * 8; ++i) exact[i] = key(r) < count ? x[r][i] * a.rotation.left : 0.0F;
-      store_channels<kChunks>(a.k_exact + (first_row + key(r)) * kDim, lane.slice, exact);
+      store_channels<kChunks>(a.k_exact + static_cast<std::int64_t>(first_row + key(r)) * kDim, lane.slice,
+                              exact);
     }
   }
   PayloadRow rows[kRowsPerThread];
   const int row_bytes = payload_bytes(a.k_grid.format) * kDim;
-  std::byte* to = a.k + (first_row + key(0)) * row_bytes;
+  std::byte* to = a.k + static_cast<std::int64_t>(first_row + key(0)) * row_bytes;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r)
     rows[r] = {to + 16 * r * row_bytes, by, key(r) < count && usable, true};
@@ -169,12 +165,9 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
                                                 SharedValues<kChunks>& shared) {
   constexpr int kDim = kChunks * 64;
   const Lane lane;
-  const std::int64_t left = tile.sequence.k_len - tile.first;
-  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
-  const int rows_here = static_cast<int>(round_up_to_rows(count, a.row_align));
-  const std::byte* base = a.v_rows.data + tile.sequence.batch * a.v_rows.batch_stride +
-                          head * a.v_rows.head_stride +
-                          (tile.sequence.k_begin + tile.first) * a.v_rows.token_stride;
+  const int count = rows_of(tile, tile.sequence.k_len, kTileRows);
+  const int rows_here = round_up_to_rows(count, a.row_align);
+  const std::byte* base = rows_at(a.v_rows, tile, head, tile.sequence.k_begin);
   const auto key = [&](int r) { return 16 * lane.warp + 8 * (r / 2) + 2 * lane.group + r % 2; };
 
   RawRow<kAccess, kChunks> raw[kRowsPerThread];
@@ -189,7 +182,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
   if (a.smooth_v) {
     float mean[kChunks * 8];
-    load_channels<kChunks>(a.v_mean + (head * a.sequences.count + tile.index) * kDim, lane.slice, mean);
+    load_channels<kChunks>(channels_of(a, a.v_mean, head, tile.index, kDim), lane.slice, mean);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
 #pragma unroll
@@ -197,10 +190,10 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
     }
   }
 
-  const std::int64_t first_row = tile.sequence.k_row + tile.first;
+  const int first_row = static_cast<int>(tile.sequence.k_row) + tile.first;
   if (a.v_grid.format != Format::e4m3) {
     PayloadRow rows[kRowsPerThread];
-    std::byte* to = a.v + (head * a.key_rows + first_row + key(0)) * (2 * kDim);
+    std::byte* to = a.v + static_cast<std::int64_t>(head * a.key_rows + first_row + key(0)) * (2 * kDim);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const bool valid = key(r) < count;
@@ -212,13 +205,10 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   }
 
   float inverse[kChunks * 8];
-  load_channels<kChunks>(a.scratch +
-                             (head * a.partials + first_slot(tile.sequence, tile.index, kPartialKeys)) *
-                                 (kPartialValues * kDim) +
-                             kVHigh * kDim,
-                         lane.slice, inverse);
+  load_channels<kChunks>(slots_of(a, head, tile.sequence, tile.index, kDim) + kVHigh * kDim, lane.slice,
+                         inverse);
   float divisor[kChunks * 8];
-  load_channels<kChunks>(a.v_scale + (head * a.sequences.count + tile.index) * kDim, lane.slice, divisor);
+  load_channels<kChunks>(channels_of(a, a.v_scale, head, tile.index, kDim), lane.slice, divisor);
   std::uint32_t valid = 0;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;
@@ -243,7 +233,8 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
 
   const int piece = static_cast<int>(threadIdx.x) & 7;
   if (16 * piece >= rows_here) return;
-  std::byte* out = a.v + head * (kDim + kOnesRows) * a.key_rows + first_row + 16 * piece;
+  const std::int64_t key_rows = a.key_rows;
+  std::byte* out = a.v + head * static_cast<int>(kDim + kOnesRows) * key_rows + (first_row + 16 * piece);
 #pragma unroll
   for (int n = 0; n < 2 * kChunks; ++n) {
     const int channel = (static_cast<int>(threadIdx.x) >> 3) + 32 * n;
@@ -253,11 +244,11 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
     w.y &= finite;
     w.z &= finite;
     w.w &= finite;
-    *reinterpret_cast<uint4*>(out + channel * a.key_rows) = w;
+    *reinterpret_cast<uint4*>(out + channel * key_rows) = w;
   }
   if (threadIdx.x < 8 * kOnesRows) {
     const int row = static_cast<int>(threadIdx.x) >> 3;
-    *reinterpret_cast<uint4*>(out + (kDim + row) * a.key_rows) = ones_piece(row, piece, count);
+    *reinterpret_cast<uint4*>(out + (kDim + row) * key_rows) = ones_piece(row, piece, count);
   }
 }
 

@@ -106,9 +106,9 @@ KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::by
   KvArguments a;
   a.heads = IndexDivisor(layout.heads);
   a.padded_dim = static_cast<int>(layout.padded_dim);
-  a.key_rows = layout.key_rows;
+  a.key_rows = static_cast<int>(layout.key_rows);
   a.row_align = static_cast<int>(layout.row_align);
-  a.partials = layout.key_rows / kPartialKeys + layout.sequences + 1;
+  a.partials = static_cast<int>(layout.key_rows / kPartialKeys + layout.sequences + 1);
   a.k = kv + layout.k;
   a.v = kv + layout.v;
   a.k_scale = section<float>(kv, layout.k_scale);
@@ -181,8 +181,8 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   a.heads = IndexDivisor(layout.kv_heads * layout.group);
   a.group = IndexDivisor(layout.group);
   a.padded_dim = static_cast<int>(layout.padded_dim);
-  a.q_rows = layout.q_rows;
-  a.q_blocks = layout.q_blocks;
+  a.q_rows = static_cast<int>(layout.q_rows);
+  a.q_blocks = static_cast<int>(layout.q_blocks);
   a.tiles_each = pieces_each(a.sequences.first.q_len, kQueryBlock);
   a.q = qq + layout.q;
   a.q_scale = section<float>(qq, layout.q_scale);

@@ -14,7 +14,7 @@ constexpr int kWarps = kQuantizeThreads / 32;
 
 /// Mean of the block's rows, per channel, taken from every row; q_mean gets it rotated and in base-2 logits.
 template <int kChunks>
-__device__ __forceinline__ void subtract_mean(const QArguments& a, std::int64_t block, int head, int count,
+__device__ __forceinline__ void subtract_mean(const QArguments& a, int block, int head, int count,
                                               const Lane& lane, float (&x)[kRowsPerThread][kChunks * 8],
                                               const bool (&valid)[kRowsPerThread],
                                               float (*sums)[kChunks * 64]) {
@@ -48,17 +48,18 @@ __device__ __forceinline__ void subtract_mean(const QArguments& a, std::int64_t 
   const float factor = a.scale < 0.0F ? -a.logit_factor : a.logit_factor;
 #pragma unroll
   for (int i = 0; i < kChunks * 8; ++i) mean[0][i] = mean[0][i] * a.rotation.scale * factor;
-  store_channels<kChunks>(a.q_mean + (head * a.q_blocks + block) * kDim, lane.slice, mean[0]);
+  store_channels<kChunks>(a.q_mean + static_cast<std::int64_t>(head * a.q_blocks + block) * kDim, lane.slice,
+                          mean[0]);
 }
 
 /// Rows between the sequence's last one and the next multiple of 64.
 template <int kChunks>
 __device__ __forceinline__ void clear_padding(const QArguments& a, const SequenceRow& sequence, int kv_head,
-                                              std::int64_t row_bytes) {
-  const std::int64_t rows = sequence.q_len * a.group.value();
-  const std::int64_t first = kv_head * a.q_rows + sequence.q_row + rows;
-  const int count = static_cast<int>(round_up_to_rows(rows, kRowAlign) - rows);
-  const int pieces = count * static_cast<int>(row_bytes / 16);
+                                              int row_bytes) {
+  const int rows = static_cast<int>(sequence.q_len) * a.group.value();
+  const std::int64_t first = kv_head * a.q_rows + static_cast<int>(sequence.q_row) + rows;
+  const int count = round_up_to_rows(rows, kRowAlign) - rows;
+  const int pieces = count * (row_bytes / 16);
   for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kQuantizeThreads)
     *reinterpret_cast<uint4*>(a.q + first * row_bytes + 16 * i) = {0, 0, 0, 0};
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kQuantizeThreads) {
@@ -80,11 +81,9 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   const int group = a.group.value();
   const int kv_head = a.group.quotient(head);
   const int member = head - kv_head * group;
-  const std::int64_t left = tile.sequence.q_len - tile.first;
-  const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
-  const std::byte* base = a.rows.data + tile.sequence.batch * a.rows.batch_stride +
-                          head * a.rows.head_stride +
-                          (tile.sequence.q_begin + tile.first) * a.rows.token_stride;
+  const auto sequences = static_cast<int>(a.sequences.count);
+  const int count = rows_of(tile, tile.sequence.q_len, kTileRows);
+  const std::byte* base = rows_at(a.rows, tile, head, tile.sequence.q_begin);
   const auto token = [&](int r) { return 32 * (lane.warp >> 1) + 8 * r + 4 * (lane.warp & 1) + lane.group; };
 
   RawRow<kAccess, kChunks> raw[kRowsPerThread];
@@ -122,7 +121,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   float shift = 0.0F;
   if (a.k_mean != nullptr) {
     float mean[kChunks * 8];
-    load_channels<kChunks>(a.k_mean + (kv_head * a.sequences.count + tile.index) * kDim, lane.slice, mean);
+    load_channels<kChunks>(a.k_mean + (kv_head * sequences + tile.index) * kDim, lane.slice, mean);
     float dots[kRowsPerThread] = {};
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -133,8 +132,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   }
   if constexpr (kSmooth) {
     __shared__ float sums[kWarps][kDim];
-    subtract_mean<kChunks>(a, tile.sequence.q_block + tile.first / kQueryBlock, head, count, lane, x, valid,
-                           sums);
+    subtract_mean<kChunks>(a, slot, head, count, lane, x, valid, sums);
   }
 
   if (a.rotation.size > 0) {
@@ -161,8 +159,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   float top = ptx::max_nan(own_top, __shfl_xor_sync(kWholeWarp, own_top, 1));
   top = ptx::max_nan(top, __shfl_xor_sync(kWholeWarp, top, 2));
 
-  std::uint32_t* head_top =
-      reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * a.sequences.count + tile.index;
+  std::uint32_t* head_top = reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * sequences + tile.index;
   if (a.absmax_only) {  // bits of floats that are not negative compare as integers, NaN above all
     top = warp_max(top);
     if ((threadIdx.x & 31U) == 0) atomicMax(head_top, __float_as_uint(top));
@@ -185,7 +182,8 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
 
   const int value_bytes = payload_bytes(a.grid.format);
   const int row_bytes = value_bytes * kDim;
-  const std::int64_t first_row = kv_head * a.q_rows + tile.sequence.q_row + tile.first * group + member;
+  const int first_row =
+      kv_head * a.q_rows + static_cast<int>(tile.sequence.q_row) + tile.first * group + member;
   float delta = 1.0F;
   if (value_bytes == 1) {
     if (a.given == nullptr && a.q_group == Granularity::per_token) top = own_top;
@@ -194,7 +192,7 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
       delta = __uint_as_float(0x7FC00000U);  // NaN of its own, though the scale was given
   }
   if (own_valid && lane.slice < kRowsPerThread) {
-    const std::int64_t row = first_row + own * group;
+    const int row = first_row + own * group;
     a.q_scale[row] = delta * a.logit_factor;
     a.lse_shift[row] = shift;
   }
@@ -203,13 +201,13 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   own_by.value = delta * (a.scale < 0.0F ? -a.rotation.left_inverse : a.rotation.left_inverse);
   own_by.inverse = __frcp_rn(own_by.value);
   PayloadRow rows[kRowsPerThread];
-  std::byte* to = a.q + (first_row + token(0) * group) * row_bytes;
+  std::byte* to = a.q + static_cast<std::int64_t>(first_row + token(0) * group) * row_bytes;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     Divisor by;
     by.value = __shfl_sync(kWholeWarp, own_by.value, r, 8);
     by.inverse = __shfl_sync(kWholeWarp, own_by.inverse, r, 8);
-    rows[r] = {to + static_cast<std::int64_t>(8 * r * group) * row_bytes, by, is_finite(by.value), valid[r]};
+    rows[r] = {to + 8 * r * group * static_cast<std::int64_t>(row_bytes), by, is_finite(by.value), valid[r]};
   }
   store_payload<kRowsPerThread, kChunks>(rows, lane.slice, a.grid, x);
   if (member == 0 && tile.first + kTileRows >= tile.sequence.q_len)

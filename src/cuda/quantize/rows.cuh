@@ -55,7 +55,8 @@ __device__ inline float load_element(const std::byte* at, DType dtype) {
 /// Where a thread's slice of row `row` begins.
 __device__ __forceinline__ const std::byte* slice_of_row(const CallerRows& rows, const std::byte* base,
                                                          int row, int slice) {
-  return base + row * rows.token_stride + 8 * slice * rows.channel_stride;
+  return base + static_cast<unsigned>(row) * rows.token_stride +
+         static_cast<unsigned>(8 * slice) * rows.channel_stride;
 }
 
 /// Zeros where the row is not valid and beyond the head dim. kOnce: nobody reads the row again.

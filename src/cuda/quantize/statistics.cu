@@ -156,10 +156,8 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
   // 16 KB in flight a block: four to eight vectors a thread
   constexpr int kAtOnce = kAccess == Access::any ? 2 : (kAccess == Access::f32 ? 4 : 8) / kChunks;
   const Lane lane;
-  const std::int64_t left = tile.sequence.k_len - tile.first;
-  const int count = static_cast<int>(left < kPartialKeys ? left : kPartialKeys);
-  const std::byte* base = rows.data + tile.sequence.batch * rows.batch_stride + head * rows.head_stride +
-                          (tile.sequence.k_begin + tile.first) * rows.token_stride;
+  const int count = rows_of(tile, tile.sequence.k_len, kPartialKeys);
+  const std::byte* base = rows_at(rows, tile, head, tile.sequence.k_begin);
 
   Sums<kAccess == Access::f32 || kAccess == Access::any, kValues> sums;
   constexpr bool kPacked = kAccess == Access::f16 || kAccess == Access::bf16;
@@ -221,8 +219,8 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
       high = ptx::max_nan(high, shared.most[w][channel]);
     }
   }
-  const std::int64_t slot = first_slot(tile.sequence, tile.index, kPartialKeys) + tile.first / kPartialKeys;
-  float* to = a.scratch + (head * a.partials + slot) * (kPartialValues * kChunks * 64) + channel;
+  float* to = slots_of(a, head, tile.sequence, tile.index, kChunks * 64) +
+              tile.first / kPartialKeys * (kPartialValues * kChunks * 64) + channel;
   const float rounded = static_cast<float>(total);
   to[(kIsV ? kVHigh : kKHigh) * kChunks * 64] = rounded;
   to[(kIsV ? kVLow : kKLow) * kChunks * 64] = static_cast<float>(total - static_cast<double>(rounded));
@@ -284,9 +282,8 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   const int index = a.heads.quotient(static_cast<int>(blockIdx.x));
   const int head = static_cast<int>(blockIdx.x) - index * a.heads.value();
   const SequenceRow sequence = a.sequences[index];
-  float* slots =
-      a.scratch + (head * a.partials + first_slot(sequence, index, kPartialKeys)) * (kPartialValues * kDim);
-  const int count = static_cast<int>((sequence.k_len + kPartialKeys - 1) / kPartialKeys);
+  float* slots = slots_of(a, head, sequence, index, kDim);
+  const int count = (static_cast<int>(sequence.k_len) + kPartialKeys - 1) / kPartialKeys;
 
   double total = 0.0;
   float least = kInfinity;
@@ -295,7 +292,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
     const float* from = slots + (values ? kVHigh * kDim : kKHigh * kDim) + channel;
 #pragma unroll 4
     for (int i = part; i < count; i += kParts) {
-      const float* at = from + static_cast<std::int64_t>(i) * (kPartialValues * kDim);
+      const float* at = from + i * (kPartialValues * kDim);
       total += static_cast<double>(at[0]) + static_cast<double>(at[kDim]);
       if (values) {
         least = min_nan(least, at[(kVLeast - kVHigh) * kDim]);
@@ -320,7 +317,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   const double keys =
       static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
   const auto mean = static_cast<float>(total / keys);
-  const std::int64_t at = (head * a.sequences.count + index) * kDim + channel;
+  const int at = (head * static_cast<int>(a.sequences.count) + index) * kDim + channel;
   if (!values) {
     a.k_mean[at] = a.smooth_k ? mean : 0.0F;
     if (count > 0 && a.smooth_k && !(fabs(total) < 0x1p1000)) flag(a.nonfinite, kBadK);

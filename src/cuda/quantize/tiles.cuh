@@ -11,23 +11,33 @@ namespace octavo::cuda {
 
 struct Tile {
   SequenceRow sequence;
-  std::int64_t index = 0;  ///< of the sequence
-  std::int64_t first = 0;  ///< key or token within it
+  int index = 0;  ///< of the sequence
+  int first = 0;  ///< key or token within it
 };
 
-/// `align` is a power of two.
-__device__ __forceinline__ std::int64_t round_up_to_rows(std::int64_t n, std::int64_t align) {
-  return (n + align - 1) & -align;
+/// Rows that a tile of `size` has of a sequence's `length`.
+__device__ __forceinline__ int rows_of(const Tile& tile, std::int64_t length, int size) {
+  return min(static_cast<int>(length) - tile.first, size);
 }
+
+/// Where a tile's first row lies. Indices are unsigned because that saves instructions.
+__device__ __forceinline__ const std::byte* rows_at(const CallerRows& rows, const Tile& tile, int head,
+                                                    std::int64_t begin) {
+  return rows.data + static_cast<unsigned>(tile.sequence.batch) * rows.batch_stride +
+         static_cast<unsigned>(head) * rows.head_stride +
+         static_cast<unsigned>(static_cast<int>(begin) + tile.first) * rows.token_stride;
+}
+
+/// `align` is a power of two.
+__device__ __forceinline__ int round_up_to_rows(int n, int align) { return (n + align - 1) & -align; }
 
 /// Last index whose start(table[index], index) is at most `slot`; starts do not decrease, the first is 0.
 template <class Start>
-__device__ __forceinline__ std::int64_t last_at_most(const SequenceList& list, std::int64_t slot,
-                                                     Start start) {
-  std::int64_t low = 0;
-  std::int64_t high = list.count;
+__device__ __forceinline__ int last_at_most(const SequenceList& list, int slot, Start start) {
+  int low = 0;
+  int high = static_cast<int>(list.count);
   while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
+    const int middle = low + (high - low) / 2;
     if (start(list.table[middle], middle) <= slot) {
       low = middle;
     } else {
@@ -37,11 +47,22 @@ __device__ __forceinline__ std::int64_t last_at_most(const SequenceList& list, s
   return low;
 }
 
-/// The slot of a sequence's first piece of `size` keys. Rounding down and adding the index leaves every
-/// sequence room for its pieces; key_rows / size + sequences slots are enough, a few stay empty.
-__device__ inline std::int64_t first_slot(const SequenceRow& sequence, std::int64_t index,
-                                          std::int64_t size) {
-  return sequence.k_row / size + index;
+/// The slot of a sequence's first piece of `size` keys, a power of two. Rounding down and adding the index
+/// leaves every sequence room for its pieces; key_rows / size + sequences slots are enough, a few stay empty.
+__device__ __forceinline__ int first_slot(const SequenceRow& sequence, int index, int size) {
+  return (static_cast<int>(sequence.k_row) >> (__ffs(size) - 1)) + index;
+}
+
+/// A head's and sequence's own among floats [heads][sequences][dim].
+__device__ __forceinline__ float* channels_of(const KvArguments& a, float* all, int head, int index,
+                                              int dim) {
+  return all + (head * static_cast<int>(a.sequences.count) + index) * dim;
+}
+/// The slots of scratch of a head and sequence.
+__device__ __forceinline__ float* slots_of(const KvArguments& a, int head, const SequenceRow& sequence,
+                                           int index, int dim) {
+  const int slot = head * a.partials + first_slot(sequence, index, kPartialKeys);
+  return a.scratch + static_cast<std::int64_t>(slot) * (kPartialValues * dim);
 }
 
 /// Piece `slot` of `size` keys, which begins past the last key where the slot is empty. Where all sequences
@@ -53,10 +74,10 @@ __device__ __forceinline__ Tile key_tile(const SequenceList& list, int slot, int
     const int index = each.quotient(slot);
     tile.index = index;
     tile.sequence = list[index];
-    tile.first = static_cast<std::int64_t>(slot - index * each.value()) * size;
+    tile.first = (slot - index * each.value()) * size;
   } else {
-    tile.index = last_at_most(
-        list, slot, [size](const SequenceRow& s, std::int64_t i) { return first_slot(s, i, size); });
+    tile.index =
+        last_at_most(list, slot, [size](const SequenceRow& s, int i) { return first_slot(s, i, size); });
     tile.sequence = list.table[tile.index];
     tile.first = (slot - first_slot(tile.sequence, tile.index, size)) * size;
   }
@@ -71,10 +92,11 @@ __device__ __forceinline__ Tile query_tile(const SequenceList& list, int slot, c
     tile.index = index;
     tile.sequence = list[index];
   } else {
-    tile.index = last_at_most(list, slot, [](const SequenceRow& s, std::int64_t) { return s.q_block; });
+    tile.index =
+        last_at_most(list, slot, [](const SequenceRow& s, int) { return static_cast<int>(s.q_block); });
     tile.sequence = list.table[tile.index];
   }
-  tile.first = (slot - tile.sequence.q_block) * kQueryBlock;
+  tile.first = (slot - static_cast<int>(tile.sequence.q_block)) * static_cast<int>(kQueryBlock);
   return tile;
 }
 
