@@ -33,9 +33,9 @@ struct Launch {
   int threads = 0;
   std::size_t shared_bytes = 0;
 };
-/// Launches a kernel that calls ptx::wait_for_predecessors() before it touches memory of others: its blocks
-/// may start while the last ones of the kernel before it run. `arguments`: a pointer to each. Without blocks
-/// there is nothing to do; 2^31 or more are unsupported.
+/// Launches a kernel that calls ptx::wait_for_predecessors() before it touches memory that those before it
+/// may still write or read: its blocks may start while the last ones of the kernel before it run.
+/// `arguments`: a pointer to each. Without blocks there is nothing to do; 2^31 or more are unsupported.
 Status launch_kernel(const Launch& launch, const void* const* arguments, cudaStream_t stream);
 
 struct DeviceProperties {

@@ -43,6 +43,7 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r)
     load_slice<true>(a.k_rows, from + 16 * r * a.k_rows.token_stride, lane.slice, key(r) < count, raw[r]);
+  ptx::wait_for_predecessors();
 
   // (x - mean) * sign as one fused multiply-add, which rounds once like the subtraction
   float x[kRowsPerThread][kChunks * 8];
@@ -176,6 +177,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int r = 0; r < kRowsPerThread; ++r)
     load_slice<true>(a.v_rows, from + (8 * (r / 2) + r % 2) * a.v_rows.token_stride, lane.slice,
                      key(r) < count, raw[r]);
+  ptx::wait_for_predecessors();
 
   float x[kRowsPerThread][kChunks * 8];
 #pragma unroll
@@ -252,12 +254,13 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   }
 }
 
+/// Loads the first tile before it waits: the passes before admit it only when they have waited themselves, so
+/// whatever wrote the caller's rows and the table of sequences has ended.
 template <Access kAccess, int kChunks>
 __global__ void __launch_bounds__(kQuantizeThreads, blocks_per_sm(kAccess, kChunks))
     keys_values(const __grid_constant__ KvArguments a) {
   __shared__ SharedValues<kChunks> shared;
   ptx::admit_successor();
-  ptx::wait_for_predecessors();
   int work = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   bool values = false;
   if (!a.absmax_only) {

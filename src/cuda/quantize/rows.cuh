@@ -150,7 +150,7 @@ __device__ __forceinline__ void load_signs(const RotationSpec& rotation, int sli
   for (int c = 0; c < kChunks; ++c) {
     const std::uint32_t bits = rotation.signs[2 * c + (slice >> 2)] >> (8 * (slice & 3));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sign[8 * c + i] = __uint_as_float(0x3F800000U + (bits >> i << 31));
+    for (int i = 0; i < 8; ++i) sign[8 * c + i] = (bits & 1U << i) != 0 ? -1.0F : 1.0F;
   }
 }
 

@@ -18,6 +18,11 @@ constexpr int kWarps = kQuantizeThreads / 32;
 constexpr int kRowsPerStep = kQuantizeThreads / 8;
 constexpr float kSumScale =
     0x1p-16F;  // so that sums of finite values stay finite; part of a fused multiply-add
+/// Blocks a multiprocessor is to hold: of 16-bit rows of 64 channels as many as blocks_per_sm() says, others
+/// need the registers.
+constexpr int statistics_blocks_per_sm(Access access, int chunks) {
+  return access == Access::f32 || access == Access::any ? 1 : blocks_per_sm(access, chunks);
+}
 constexpr float kInfinity = __builtin_huge_valf();
 
 /// Sums of a thread's channels; for f32 inputs with what rounding took (two-sum).
@@ -231,10 +236,11 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
 }
 
 template <Access kAccess, int kChunks>
-__global__ void __launch_bounds__(kQuantizeThreads) statistics(const __grid_constant__ KvArguments a) {
+__global__ void __launch_bounds__(kQuantizeThreads, statistics_blocks_per_sm(kAccess, kChunks))
+    statistics(const __grid_constant__ KvArguments a) {
   __shared__ SharedPartials<kChunks> shared;
-  ptx::admit_successor();
   ptx::wait_for_predecessors();
+  ptx::admit_successor();  // only now: see keys_values()
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.nonfinite = 0;
   int work = static_cast<int>(blockIdx.x);
   bool values = a.value_statistics;
@@ -273,8 +279,8 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   __shared__ double sums[2][kParts][kDim];
   __shared__ float v_least[kParts][kDim];
   __shared__ float v_most[kParts][kDim];
-  ptx::admit_successor();
   ptx::wait_for_predecessors();
+  ptx::admit_successor();  // only now: see keys_values()
 
   const bool values = threadIdx.x >= kFinishThreads / 2;
   const int channel = static_cast<int>(threadIdx.x) % kDim;
