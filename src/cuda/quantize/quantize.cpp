@@ -176,6 +176,7 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   const auto stream = static_cast<cudaStream_t>(call.stream);
   QArguments a;
   if (Status s = make_list(call, qq + layout.table, a.sequences); !s.ok()) return s;
+  if (p.q_heads == 0) return {};  // no rows, and nothing to divide by
   a.rows = caller_rows(q, p);
   const Access access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
   a.heads = IndexDivisor(layout.kv_heads * layout.group);
