@@ -8,17 +8,17 @@
 namespace octavo {
 namespace {
 
-// What one H200 sustains from some thousand tokens on (bench/results/h200.json), FLOP a second, and what
-// quantizing costs beside it: launches, and of q, k and v an element each. For up to 64 and up to 128
-// channels.
+// What one H200 reaches where the choice is close, at one to some thousand tokens (bench/results/h200.json):
+// FLOP a second, and what quantizing costs beside it: launches, and of q, k and v an element each. For up to
+// 64 and up to 128 channels.
 struct Candidate {
   double rate[2];
   double seconds[2];
   double of_element;
 };
-constexpr Candidate kHalf{{490e12, 670e12}, {0.0, 0.0}, 0.0};
-constexpr Candidate kTurbo16{{780e12, 910e12}, {18e-6, 29e-6}, 1.25e-12};  // q and k are only copied
-constexpr Candidate kTurbo8{{780e12, 1050e12}, {18e-6, 30e-6}, 1.55e-12};
+constexpr Candidate kHalf{{440e12, 620e12}, {0.0, 0.0}, 0.0};
+constexpr Candidate kTurbo16{{680e12, 810e12}, {13e-6, 22e-6}, 1.1e-12};  // q and k are only copied
+constexpr Candidate kTurbo8{{620e12, 890e12}, {13e-6, 23e-6}, 1.25e-12};
 
 }  // namespace
 
