@@ -24,16 +24,15 @@ K = 1024
 README_ROWS = [
     *[(64, 1, 8, 8, n * K, n * K, False) for n in (1, 4, 8, 16, 64)],
     (64, 1, 8, 8, 64 * K, 64 * K, True),
-    *[(128, 1, 8, 8, n * K, n * K, False) for n in (1, 4, 8)],
-    *[(128, 2, 16, 16, 16 * K, 16 * K, c) for c in (False, True)],
-    (128, 1, 8, 8, 64 * K, 64 * K, False),
+    *[(128, 2, 16, 16, n * K, n * K, False) for n in (1, 4, 8, 16, 64)],
+    (128, 2, 16, 16, 16 * K, 16 * K, True),
     (128, 1, 40, 40, 32760, 257, False),
     (128, 1, 32, 8, 1, 64 * K, False),
 ]
 KERNEL_ROWS = [
-    *[(d, 1, 8, 8, n * K, n * K, c) for d in (64, 128) for c in (False, True) for n in (1, 4, 8, 16, 64)],
-    *[(128, 2, 16, 16, n * K, n * K, False) for n in (4, 8, 16)],
-    (128, 2, 16, 16, 16 * K, 16 * K, True),
+    *[(64, 1, 8, 8, n * K, n * K, False) for n in (1, 4, 8, 16, 64)],
+    *[(64, 1, 8, 8, n * K, n * K, True) for n in (16, 64)],
+    *[(d, 2, 16, 16, n * K, n * K, c) for d in (64, 128) for c in (False, True) for n in (1, 4, 8, 16, 64)],
     *[(d, 1, h, h, 32760, 257, False) for d, h in ((64, 8), (128, 40))],
     *[(128, b, 32, 8, 1, 64 * K, False) for b in (1, 8)],
 ]
