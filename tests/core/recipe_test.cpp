@@ -55,6 +55,7 @@ TEST(Recipe, BadFieldsAndValuesAreRefusedByName) {
                                                                   {"mixed_period", "0"},
                                                                   {"slack", "17"},
                                                                   {"headroom", "9"},
+                                                                  {"headroom", "0"},
                                                                   {"headroom", "1.5"}}) {
     const Status s = set_field(r, field, value);
     EXPECT_EQ(s.code(), StatusCode::invalid_argument) << field << " = " << value;
@@ -107,6 +108,16 @@ TEST(Budget, SlackCountsAgainstE4m3) {
   EXPECT_TRUE(check(r).ok());
   r.slack = 1.0F;
   EXPECT_NE(check(r).message().find("448"), std::string::npos);
+}
+
+TEST(Budget, HeadroomLeavesRoomBelow) {
+  Recipe r = preset("turbo");
+  r.headroom = 8;
+  EXPECT_TRUE(check(r).ok());
+  r.p_range = 4.0F;  // 4 / 2^9 = 2^-7
+  EXPECT_NE(check(r).message().find("headroom"), std::string::npos) << check(r).message();
+  r.slack = 0.0F;
+  EXPECT_EQ(check(r).message().find("headroom"), std::string::npos) << check(r).message();
 }
 
 TEST(Budget, F16QkAccumulatorDependsOnHeadDim) {

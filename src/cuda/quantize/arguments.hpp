@@ -1,6 +1,6 @@
 // What the quantizers' kernels get by value: where everything lies, and the recipe in numbers. Plain data.
-// Rows, slots and blocks are counted in 32 bits over all heads, which no memory of this decade overflows at
-// 64 bytes and more each; bytes are not.
+// Rows, slots, blocks and channels are counted in 32 bits over all heads, which the kernels' table sees to
+// (sm90/kernels.cpp, accepts_size); bytes are not.
 #pragma once
 
 #include <cstddef>

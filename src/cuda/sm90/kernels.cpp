@@ -111,6 +111,21 @@ Status accepts_formats(const Family& f, const Recipe& r) {
   return {};
 }
 
+/// The quantizers count rows of all heads, and channels of all heads and sequences, in 32 bits.
+Status accepts_size(const Problem& p, const Recipe& r) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  constexpr std::int64_t kChannels = 128;
+  const std::int64_t q_heads = std::max<std::int64_t>(p.q_heads, 1);
+  const std::int64_t kv_heads = std::max<std::int64_t>(p.kv_heads, 1);
+  const auto sequences = static_cast<std::int64_t>(std::max<std::size_t>(p.sequences.size(), 1));
+  if (std::max(q_heads, kv_heads) >= kMost / kChannels / sequences)
+    return unsupported("runs less than 2^24 heads, those of each sequence counted");
+  if (cuda::QLayout(p, r).q_rows >= kMost / kv_heads ||
+      cuda::KvLayout(p, r, kv_heads).key_rows >= kMost / kv_heads)
+    return unsupported("runs less than 2^31 rows of q, k or v, those of each head counted");
+  return {};
+}
+
 Status accepts(const Family& f, const Problem& p, const Recipe& r) {
   if (Status s = accepts_formats(f, r); !s.ok()) return s;
   if (p.head_dim > 128) return unsupported(concat("runs head_dim up to 128, not ", p.head_dim));
@@ -139,6 +154,7 @@ Status accepts(const Family& f, const Problem& p, const Recipe& r) {
     return unsupported(concat("runs pv_buffer 2 with f16_buffered, not ", r.pv_buffer));
   if (p.q_len * p.group() >= (1 << 28) || p.kv_len >= (1 << 28))
     return unsupported("runs sequences of less than 2^28 tokens (times the query heads of a key head)");
+  if (Status s = accepts_size(p, r); !s.ok()) return s;
   if (p.packed() && p.options.key_splits > 1) {
     // Partial results have room for the longest sequence in every place.
     std::int64_t longest = 0;

@@ -110,8 +110,8 @@ struct Shared {
   OCTAVO_DEVICE explicit Shared(const void* raw) : base((ptx::shared_address(raw) + 1023) & ~1023U) {}
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t barriers() const { return base + C::kOffsetBarriers; }
   // Of a stage of K and V: its barriers and its K scales in a record of 64 bytes, one address for all.
-  // There is a record more than stages: nobody waits for its barriers, and so many arrivals are expected
-  // there that no phase ends.
+  // There is a record more than stages: nobody waits for its barriers. They expect so many arrivals that a
+  // phase ends, which would not matter, only after some 100,000 items.
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t full(std::uint32_t stage) const {
     return barriers() + 64 * stage;
   }
