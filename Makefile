@@ -43,11 +43,11 @@ sanitize:
 	@ctest --preset sanitize
 
 lint:
-	@echo "clang-format, clang-tidy, ruff over $(words $(SOURCES)) sources"
-	@clang-format --dry-run --Werror $(SOURCES)
-	@clang-tidy -p $(BUILD) --quiet $(filter src/core/% src/cpu/driver% src/cpu/layout% src/io/% src/reference/% src/capi/% tools/%,$(filter %.cpp,$(SOURCES)))
+	@echo "ruff, clang-format, clang-tidy over $(words $(SOURCES)) sources"
 	@ruff format --check .
 	@ruff check .
+	@clang-format --dry-run --Werror $(SOURCES)
+	@clang-tidy -p $(BUILD) --quiet $(filter src/core/% src/cpu/driver% src/cpu/layout% src/io/% src/reference/% src/capi/% tools/%,$(filter %.cpp,$(SOURCES)))
 
 format:
 	clang-format -i $(SOURCES)

@@ -95,7 +95,7 @@ struct Config {
   /// Sums take what references moved at the next flush, which costs nothing there. Direct weights move them
   /// so rarely that sums in shared memory are scaled at once: two registers less.
   static constexpr bool kPends = kFlushes && !(kDirect && kSumsInShared);
-  static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush after 128 keys or so
+  static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush by 256 keys
 
   // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.
   static constexpr int kRowBytes = kWideOperands ? 2 * kDim : kDim;

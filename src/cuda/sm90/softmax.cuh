@@ -4,8 +4,8 @@
 // `exact`: reference = running maximum; 2^x on the special-function unit (16 a clock: the wall of 8-bit
 // attention at head dim 64). `direct`: an e4m3 byte read as an integer is 8 * (log2 x + 7), so one fused
 // multiply-add and a conversion give the byte. Its reference is a whole octave that moves only when a row's
-// largest code would pass the limit, then to the next one above the tile's maximum: no shuffle, no rescaling
-// in the common tile, exact factors in the rare one.
+// largest code would pass the limit, then to `headroom` octaves above the tile's maximum: no shuffle, no
+// rescaling in the common tile, exact factors in the rare one.
 #pragma once
 
 #include "cuda/sm90/general.cuh"
