@@ -121,9 +121,10 @@ def place(path, name, lines, check):
         sys.exit(f"tables_cuda.py: {path} has no table {name}")
     before, rest = text.split(begin, 1)
     wanted = before + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
-    if check and wanted != text:
+    if not check:
+        path.write_text(wanted)
+    elif wanted != text:
         sys.exit(f"tables_cuda.py: {path}: the table {name} is not what the results give")
-    path.write_text(wanted)
 
 
 def main():

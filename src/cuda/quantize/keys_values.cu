@@ -51,7 +51,8 @@ __device__ __forceinline__ void quantize_keys(const KvArguments& a, const Tile& 
     float sign[kChunks * 8];
     float minus_mean[kChunks * 8];
     load_signs<kChunks>(a.rotation, lane.slice, sign);
-    load_channels<kChunks>(channels_of(a, a.k_mean, head, tile.index, kDim), lane.slice, minus_mean);
+    load_channels<kChunks>(a.k_mean + first_channel(a.sequences, head, tile.index, kDim), lane.slice,
+                           minus_mean);
 #pragma unroll
     for (int i = 0; i < kChunks * 8; ++i) minus_mean[i] *= -sign[i];
 #pragma unroll
@@ -184,7 +185,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);
   if (a.smooth_v) {
     float mean[kChunks * 8];
-    load_channels<kChunks>(channels_of(a, a.v_mean, head, tile.index, kDim), lane.slice, mean);
+    load_channels<kChunks>(a.v_mean + first_channel(a.sequences, head, tile.index, kDim), lane.slice, mean);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
 #pragma unroll
@@ -210,7 +211,7 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   load_channels<kChunks>(slots_of(a, head, tile.sequence, tile.index, kDim) + kVHigh * kDim, lane.slice,
                          inverse);
   float divisor[kChunks * 8];
-  load_channels<kChunks>(channels_of(a, a.v_scale, head, tile.index, kDim), lane.slice, divisor);
+  load_channels<kChunks>(a.v_scale + first_channel(a.sequences, head, tile.index, kDim), lane.slice, divisor);
   std::uint32_t valid = 0;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) valid |= key(r) < count ? 0xFFU << (8 * r) : 0U;

@@ -121,7 +121,8 @@ __device__ __forceinline__ void quantize_rows(const QArguments& a) {
   float shift = 0.0F;
   if (a.k_mean != nullptr) {
     float mean[kChunks * 8];
-    load_channels<kChunks>(a.k_mean + (kv_head * sequences + tile.index) * kDim, lane.slice, mean);
+    load_channels<kChunks>(a.k_mean + first_channel(a.sequences, kv_head, tile.index, kDim), lane.slice,
+                           mean);
     float dots[kRowsPerThread] = {};
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {

@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   const double keys =
       static_cast<double>(sequence.k_len > 0 ? sequence.k_len : 1) * static_cast<double>(kSumScale);
   const auto mean = static_cast<float>(total / keys);
-  const int at = (head * static_cast<int>(a.sequences.count) + index) * kDim + channel;
+  const int at = first_channel(a.sequences, head, index, kDim) + channel;
   if (!values) {
     a.k_mean[at] = a.smooth_k ? mean : 0.0F;
     if (count > 0 && a.smooth_k && !(fabs(total) < 0x1p1000)) flag(a.nonfinite, kBadK);

@@ -53,10 +53,9 @@ __device__ __forceinline__ int first_slot(const SequenceRow& sequence, int index
   return (static_cast<int>(sequence.k_row) >> (__ffs(size) - 1)) + index;
 }
 
-/// A head's and sequence's own among floats [heads][sequences][dim].
-__device__ __forceinline__ float* channels_of(const KvArguments& a, float* all, int head, int index,
-                                              int dim) {
-  return all + (head * static_cast<int>(a.sequences.count) + index) * dim;
+/// Where a head's and sequence's own begin among values [heads][sequences][dim].
+__device__ __forceinline__ int first_channel(const SequenceList& list, int head, int index, int dim) {
+  return (head * static_cast<int>(list.count) + index) * dim;
 }
 /// The slots of scratch of a head and sequence.
 __device__ __forceinline__ float* slots_of(const KvArguments& a, int head, const SequenceRow& sequence,
