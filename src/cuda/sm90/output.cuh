@@ -14,8 +14,8 @@ template <class C>
 struct Output {
   typename C::Output part[C::kOutputRegisters];
   float sum[C::kSumsInRegisters ? C::kDim / 2 + 2 : 1];  ///< and the two rows' sums of other columns
-  float pending[C::kPends ? 2
-                          : 1];  ///< what references moved since the last flush: the sums' factor at the next
+  /// What references moved since the last flush: the sums' factor at the next.
+  float pending[C::kPends ? 2 : 1];
 };
 
 /// Where the k-step `step` of a V stage lies: its distance from the stage's start, and the descriptor's high
