@@ -106,6 +106,7 @@ class AttendCase {
   [[nodiscard]] MutableTensorView q() { return view(q_, false); }
   [[nodiscard]] MutableTensorView k() { return view(k_, false); }
   [[nodiscard]] MutableTensorView v() { return view(v_, false); }
+  [[nodiscard]] MutableTensorView mask() { return view(mask_, false); }
   [[nodiscard]] MutableTensorView device(char which);
   [[nodiscard]] const std::vector<std::byte>& host_bytes(char which) { return q_k_v(which).buffer->host; }
   void set_key_splits(int n) { shape_.key_splits = n; }

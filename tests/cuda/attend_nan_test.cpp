@@ -144,6 +144,48 @@ TEST(AttendNaN, RowsWithoutKeysAreZero) {
   }
 }
 
+TEST(AttendNaN, RowsThatAMaskHidesWholeAreZero) {
+  OCTAVO_NEEDS_HOPPER();
+  constexpr std::int64_t kHidden[] = {7, 9, 65};  // the row of the NaN, one that shares its scale, another
+  for (const std::string& name : gpu_presets()) {
+    if (needs_absmax(name)) continue;
+    for (const std::int64_t dim : {64, 128}) {
+      for (const char which : {'q', 'k'}) {
+        AttendShape s{
+            .q_heads = 4, .kv_heads = 2, .q_len = 70, .kv_len = 300, .head_dim = dim, .mask = Extra::full};
+        AttendCase c(s);
+        const MutableTensorView t = which == 'q' ? c.q() : c.k();
+        const MutableHeadsView at = heads_view(t, s.layout);
+        for (std::int64_t head = 0; head < (which == 'q' ? s.q_heads : s.kv_heads); ++head)
+          write_element(at.data, at.dtype, at.offset(0, head, 7), kNaN);
+        const MutableTensorView mask = c.mask();
+        for (std::int64_t head = 0; head < s.q_heads; ++head) {
+          for (const std::int64_t row : kHidden) {
+            for (std::int64_t key = 0; key < s.kv_len; ++key) {
+              static_cast<std::uint8_t*>(
+                  mask.data)[head * mask.strides[1] + row * mask.strides[2] + key * mask.strides[3]] = 0;
+            }
+          }
+        }
+        c.send();
+        const AttendResult got = c.run(c.make_plan(gpu_recipe(name)));
+        SCOPED_TRACE(name + " NaN in " + which + ", " + to_text(s));
+        const Sequence& seq = c.problem(false).sequences[0];
+        for (std::int64_t head = 0; head < s.q_heads; ++head) {
+          for (const std::int64_t row : kHidden) {
+            const std::int64_t line = c.line(seq, head, row);
+            EXPECT_EQ(got.lse[static_cast<std::size_t>(line)], -std::numeric_limits<float>::infinity())
+                << row;
+            for (std::int64_t d = 0; d < dim; ++d)
+              EXPECT_EQ(got.o[static_cast<std::size_t>(line * dim + d)], 0.0F) << row << ", " << d;
+          }
+        }
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(AttendNaN, PaddingNeverShows) {
   OCTAVO_NEEDS_HOPPER();
   for (const std::string& name : gpu_presets()) {

@@ -79,7 +79,8 @@ OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], int key, c
   }
 }
 
-/// f16 scores: what is added joins them in their own unit and format.
+/// f16 scores: what is added joins them in their own unit and format. A hidden key is -infinity whatever the
+/// scale is: a NaN there is none of the row's.
 template <class C, class Extras>
 OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, const float (&scale)[2],
                                const Extras& extras) {
@@ -88,8 +89,10 @@ OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, 
     const float unit = 1.0F / scale[row];
     OCTAVO_UNROLL for (int i = row; i < C::kScoreRegisters; i += 2) {
       const int at = key + 8 * (i / 2);
-      s[i] = ptx::pack_f16(fmaf(extra(at), unit, ptx::low_f16(s[i])),
-                           fmaf(extra(at + 1), unit, ptx::high_f16(s[i])));
+      const auto joined = [&](float score, float added) {
+        return score == -INFINITY || added == -INFINITY ? -INFINITY : fmaf(added, unit, score);
+      };
+      s[i] = ptx::pack_f16(joined(ptx::low_f16(s[i]), extra(at)), joined(ptx::high_f16(s[i]), extra(at + 1)));
     }
   }
 }

@@ -56,7 +56,10 @@ OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
   const float scale[2] = {scale0, scale1};
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
     if constexpr (C::kHalfScores) {
-      const float slope = at_least(scale[i], kSmallestSlope);
+      // A NaN scale marks the keys that the row sees, in settle_half(), and no other. By its bits: of the
+      // result of at_least() the compiler believes that it is no NaN.
+      const bool nan = (__float_as_uint(scale[i]) & 0x7FFFFFFFU) > 0x7F800000U;
+      const float slope = C::kGeneral && nan ? kSmallestSlope : at_least(scale[i], kSmallestSlope);
       r.slope[i] = ptx::pack_f16(slope, slope);
       r.constant[i] = ptx::pack_f16(kUnsetConstant, kUnsetConstant);
     } else {
