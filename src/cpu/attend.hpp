@@ -35,6 +35,13 @@ struct RowState {
   typename V::F reference[V::kGroups];
 };
 
+/// A score and what mask and bias add to it. -infinity hides the key, also where the score is NaN.
+template <class V>
+inline __attribute__((always_inline)) typename V::F add_or_hide(typename V::F score, typename V::F addend) {
+  const typename V::F hidden = V::set(-__builtin_inff());
+  return V::select_greater(V::set(-__FLT_MAX__), addend, hidden, V::add(score, addend));
+}
+
 /// First product on the integer units: K rows broadcast four bytes at a time, Q packed [channels /
 /// kPack][group][lane][kPack].
 template <class V>
@@ -240,7 +247,7 @@ struct Attention {
         float* at = s + static_cast<std::ptrdiff_t>(k) * kRows + g * V::kLanes;
         F value = V::add(V::load(at), term);
         if (job.addend != nullptr)
-          value = V::add(value, V::load(job.addend + (key0 + k) * kRows + g * V::kLanes));
+          value = add_or_hide<V>(value, V::load(job.addend + (key0 + k) * kRows + g * V::kLanes));
         top[g] = V::max(value, top[g]);
         V::store(at, value);
       }

@@ -283,7 +283,8 @@ struct Cpu8Attention {
         float* at = s + static_cast<std::ptrdiff_t>(k) * kRows + g * V::kLanes;
         F value = V::load(at);
         if (job.key_term != nullptr) value = V::add(value, V::set(job.key_term[key]));
-        if (job.addend != nullptr) value = V::add(value, V::load(job.addend + key * kRows + g * V::kLanes));
+        if (job.addend != nullptr)
+          value = add_or_hide<V>(value, V::load(job.addend + key * kRows + g * V::kLanes));
         if (masked) value = V::hide(value, static_cast<std::int32_t>(key), begin, end);
         const F code = V::round_even(V::mul(value, V::set(kSteps)));
         poison = V::fma(V::max(lowest, code), V::zero(), poison);

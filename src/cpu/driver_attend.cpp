@@ -138,10 +138,10 @@ void fill_addend(const Problem& p, const Sequence& s, std::int64_t head, std::in
       if (row < s.q_len && key < s.k_len) {
         if (mask.data != nullptr &&
             static_cast<const std::uint8_t*>(mask.data)[mask.offset(s.batch, head, row, key)] == 0)
-          value = -kInf;
-        if (bias.data != nullptr)
-          value += read_element(bias.data, bias.dtype, bias.offset(s.batch, head, row, key)) *
-                   std::numbers::log2e_v<float>;
+          value = -kInf;  // whatever the bias is
+        else if (bias.data != nullptr)
+          value = read_element(bias.data, bias.dtype, bias.offset(s.batch, head, row, key)) *
+                  std::numbers::log2e_v<float>;
       }
       line[i] = value;
     }

@@ -173,6 +173,67 @@ TEST(Rows, WithoutKeysGiveZeroAndMinusInfinity) {
   }
 }
 
+// What a mask hides is hidden whatever it holds: NaN of the bias, of k's row, of the query of a row that sees
+// nothing.
+TEST(Rows, MasksHideNaN) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr std::int64_t kQueries = 20;
+  constexpr std::int64_t kKeys = 90;
+  constexpr std::int64_t kHiddenKey = 9;
+  constexpr std::int64_t kHiddenRow = 3;
+  std::vector<KernelRecipe> list = all();
+  for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("turbo8")});
+  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("fp8-head")});
+  for (const auto& [kernel, recipe] : list) {
+    for (const char where : {'b', 'q', 'k'}) {
+      // Only formats that keep a NaN in its own place: one in k's scale is of other keys too, one in k's mean
+      // of all.
+      const bool sixteen_bit = recipe.qk_format == Format::f16 || recipe.qk_format == Format::bf16;
+      if (where == 'k' && (!sixteen_bit || recipe.smooth_k)) continue;
+      if (where == 'q' && !sixteen_bit && recipe.q_group != Granularity::per_token) continue;
+      if (where != 'k' && recipe.smooth_q && where == 'q') continue;
+      Inputs in({.batch = 1,
+                 .q_heads = 1,
+                 .kv_heads = 1,
+                 .q_len = kQueries,
+                 .kv_len = kKeys,
+                 .mask = true,
+                 .bias = true,
+                 .seed = 41});
+      auto* mask = static_cast<std::uint8_t*>(in.mask.view().data);
+      for (std::int64_t row = 0; row < kQueries; ++row) {
+        mask[row * kKeys + kHiddenKey] = 0;
+        mask[row * kKeys] = 1;
+      }
+      for (std::int64_t key = 0; key < kKeys; ++key) mask[kHiddenRow * kKeys + key] = 0;
+      if (where == 'b') {
+        for (std::int64_t row = 0; row < kQueries; ++row) in.bias.set(row * kKeys + kHiddenKey, kNaN);
+        in.bias.set(kHiddenRow * kKeys + 50, kNaN);
+      } else if (where == 'q') {
+        in.q.set(kHiddenRow * 64 + 7, kNaN);
+      } else {
+        in.k.set(kHiddenKey * 64 + 7, kNaN);
+      }
+      AttentionOptions options = in.options();
+      options.check_finite = false;
+      Outputs out(in);
+      ASSERT_TRUE(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
+                            options, {kernel})
+                      .ok());
+      for (std::int64_t row = 0; row < kQueries; ++row) {
+        const bool hidden = row == kHiddenRow;
+        EXPECT_EQ(out.lse[row] == -std::numeric_limits<float>::infinity(), hidden)
+            << kernel << " " << recipe.name << " " << where << " row " << row << ": " << out.lse[row];
+        for (std::int64_t d = 0; d < 64; ++d) {
+          const float o = out.o[row * 64 + d];
+          ASSERT_TRUE(hidden ? o == 0.0F : std::isfinite(o))
+              << kernel << " " << recipe.name << " " << where << " row " << row << ": " << o;
+        }
+      }
+    }
+  }
+}
+
 // Only with check_finite = false; by default the call is refused.
 TEST(Rows, NanInTheirDataIsVisibleAndStaysInItsHead) {
   std::vector<KernelRecipe> list = all();
