@@ -1,6 +1,7 @@
 // Do the fields of a recipe fit together, and can any accumulator overflow? (docs/numerics.md, "V and the
 // second product")
 #include <cmath>
+#include <tuple>
 
 #include "core/text.hpp"
 #include "numerics/e4m3.hpp"
@@ -120,6 +121,17 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
     return invalid_argument(concat("range budget: p_range / 2^(headroom + 1) = ", least,
                                    " is below 2^-6, the smallest normal e4m3 value, so rows would vanish"));
   }
+  for (const auto& [name, format, range] :
+       {std::tuple{"q_range", r.qk_format, r.q_range}, std::tuple{"k_range", r.qk_format, r.k_range},
+        std::tuple{"p_range", r.p_format, r.p_range}, std::tuple{"v_range", r.v_format, r.v_range}}) {
+    if (format == Format::e4m3 && range < 0x1p-6F)
+      return invalid_argument(
+          concat("range budget: ", name, " = ", range,
+                 " is below 2^-6, the smallest normal e4m3 value, so values would vanish"));
+  }
+  if (r.p_format == Format::f16 && static_cast<double>(r.p_range) > kF16Max)
+    return invalid_argument(concat("range budget: p_range = ", r.p_range,
+                                   " exceeds 65504, the largest f16, so weights would overflow"));
   if (r.pv_accumulator == PvAccumulator::f16_buffered && r.v_scale == ValueScale::none) {
     return invalid_argument(
         "range budget: pv_accumulator f16_buffered needs a scaled v_format (e4m3); unscaled values have no "

@@ -120,6 +120,27 @@ TEST(Budget, HeadroomLeavesRoomBelow) {
   EXPECT_EQ(check(r).message().find("headroom"), std::string::npos) << check(r).message();
 }
 
+TEST(Budget, RangesKeepValuesOnTheGrid) {
+  for (const char* field : {"q_range", "k_range", "p_range", "v_range"}) {
+    Recipe r = preset("fp8-head");
+    ASSERT_TRUE(set_field(r, field, "0.015625").ok());
+    EXPECT_TRUE(check(r).ok()) << field << ": " << check(r).message();
+    ASSERT_TRUE(set_field(r, field, "0.0156").ok());
+    EXPECT_EQ(check(r).code(), StatusCode::invalid_argument) << field;
+    EXPECT_NE(check(r).message().find(std::string(field) + " = 0.0156"), std::string::npos)
+        << check(r).message();
+    r.check_budget = false;
+    EXPECT_TRUE(check(r).ok()) << field;
+  }
+  Recipe r = preset("half");
+  r.p_range = 65504.0F;
+  EXPECT_TRUE(check(r).ok()) << check(r).message();
+  r.p_range = 70000.0F;
+  EXPECT_NE(check(r).message().find("p_range = 70000"), std::string::npos) << check(r).message();
+  r.p_format = r.v_format = r.qk_format = Format::bf16;
+  EXPECT_TRUE(check(r).ok()) << check(r).message();
+}
+
 TEST(Budget, F16QkAccumulatorDependsOnHeadDim) {
   Recipe r = preset("turbo");
   EXPECT_TRUE(check(r, 128).ok());
