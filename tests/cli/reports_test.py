@@ -230,6 +230,15 @@ class Reports(CommandTest):
         no_lse = self.write("d", {"o": ("F32", [1, 2, 1, 2], [1.0, 2.0, 3.0, 4.0])})
         self.assertIsNone(self.report(COMPARE, "compare", a, no_lse, "--json")["lse"])
 
+    def test_compare_of_equal_outputs_is_perfect(self):
+        for scale in range(1, 9):  # sums of squares and their root round differently from one to the next
+            path = self.write("same", {"o": ("F32", [1, 1, 1, 7], [(scale + i) ** 0.5 for i in range(7)])})
+            self.assertIn("cossim 1.000000", self.succeeds("compare", path, path))
+        near = self.write(
+            "near", {"o": ("F32", [1, 1, 1, 7], [(8 + i) ** 0.5 * (1 + 1e-3 * (i % 2)) for i in range(7)])}
+        )
+        self.assertIn("cossim 0.999999", self.succeeds("compare", near, path))
+
     def test_recipes(self):
         listed = json.loads(self.succeeds("recipes", "--json"))["octavo_recipes"]
         names = [recipe["name"] for recipe in listed]
