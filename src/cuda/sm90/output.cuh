@@ -179,18 +179,18 @@ OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const 
       since = 0;
     }
   }
-  if constexpr (C::kPends && !C::kDirect) {
+  const auto pend = [&] {
     o.pending[0] *= moved.factor[0];
     o.pending[1] *= moved.factor[1];
-  }
+  };
+  if constexpr (C::kPends && !C::kDirect) pend();
   if (__builtin_expect(moved.any, 0)) {
     if constexpr (C::kDirect) {
       r.sum[0] *= moved.factor[0];
       r.sum[1] *= moved.factor[1];
     }
     if constexpr (C::kPends && C::kDirect) {
-      o.pending[0] *= moved.factor[0];
-      o.pending[1] *= moved.factor[1];
+      pend();
     } else if (C::kFlushes && !C::kPends) {
       change_sums(o, shared, true, [&](float sum, float, int row) { return sum * moved.factor[row]; });
     }
