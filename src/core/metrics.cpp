@@ -59,7 +59,8 @@ struct Sums {
     ErrorMeasures m;
     m.relative_l1 = ratio(l1, l1_reference);
     m.relative_l2 = std::sqrt(ratio(square, reference_square));
-    const double norms = std::sqrt(out_square) * std::sqrt(reference_square);
+    // One root, so that equal tensors have exactly 1. Products of sums of f32 squares are within f64.
+    const double norms = std::sqrt(out_square * reference_square);
     m.cossim =
         norms > 0.0 || std::isnan(norms) ? product / norms : (out_square == reference_square ? 1.0 : 0.0);
     m.rmse = count > 0 ? std::sqrt(square / static_cast<double>(count)) : 0.0;

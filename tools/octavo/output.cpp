@@ -142,9 +142,9 @@ std::string format_percent(double fraction) {
 std::string format_small(double value) { return value == 0.0 ? "0" : fmt::format("{:.1e}", value); }
 
 std::string format_cossim(double value) {
-  // 0.9999996 must not read as a perfect 1.000000; what its own rounding takes from 1 may.
-  return value < 1.0 - 1e-12 && value > 0.0 ? fmt::format("{:.6f}", std::floor(value * 1e6) / 1e6)
-                                            : fmt::format("{:.6f}", value);
+  // 0.9999996 must not read as a perfect 1.000000.
+  return value < 1.0 && value > 0.0 ? fmt::format("{:.6f}", std::floor(value * 1e6) / 1e6)
+                                    : fmt::format("{:.6f}", value);
 }
 
 Json to_json(const ErrorMeasures& m) {
