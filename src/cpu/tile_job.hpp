@@ -54,9 +54,8 @@ struct TileJob {
   const void* k = nullptr;              ///< packed for the tier, key 0
   const float* k_scale = nullptr;       ///< [keys_padded]: delta_k, 0 in the padding
   const float* key_term = nullptr;      ///< [keys_padded] smooth_q's second term in base 2, or null
-  const float* addend =
-      nullptr;  ///< [keys_padded][rows] mask and bias in base 2, -inf hides whatever the score is, or null
-  const void* v = nullptr;  ///< packed for the tier, key 0
+  const float* addend = nullptr;        ///< [keys_padded][rows] mask and bias in base 2, -inf hides, or null
+  const void* v = nullptr;              ///< packed for the tier, key 0
 
   std::int64_t tile_begin = 0;  ///< key tiles that any row sees
   std::int64_t tile_end = 0;

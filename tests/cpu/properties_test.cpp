@@ -24,6 +24,21 @@ std::vector<KernelRecipe> all() {
   return list;
 }
 
+/// Direct weights and FP8 scores too.
+std::vector<KernelRecipe> all_and_direct_and_fp8() {
+  std::vector<KernelRecipe> list = all();
+  for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("turbo8")});
+  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("fp8-head")});
+  return list;
+}
+
+Status run_checking(bool check_finite, const Inputs& in, Outputs& out, const KernelRecipe& with) {
+  AttentionOptions options = in.options();
+  options.check_finite = check_finite;
+  return attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), with.recipe, options,
+                   {with.kernel});
+}
+
 void expect_same_bits(const Tensor& a, const Tensor& b, const std::string& what) {
   ASSERT_EQ(a.bytes().size(), b.bytes().size()) << what;
   for (std::int64_t i = 0; i < a.elements(); ++i) {
@@ -181,17 +196,13 @@ TEST(Rows, MasksHideNaN) {
   constexpr std::int64_t kKeys = 90;
   constexpr std::int64_t kHiddenKey = 9;
   constexpr std::int64_t kHiddenRow = 3;
-  std::vector<KernelRecipe> list = all();
-  for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("turbo8")});
-  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("fp8-head")});
-  for (const auto& [kernel, recipe] : list) {
+  for (const auto& [kernel, recipe] : all_and_direct_and_fp8()) {
     for (const char where : {'b', 'q', 'k'}) {
       // Only formats that keep a NaN in its own place: one in k's scale is of other keys too, one in k's mean
       // of all.
       const bool sixteen_bit = recipe.qk_format == Format::f16 || recipe.qk_format == Format::bf16;
       if (where == 'k' && (!sixteen_bit || recipe.smooth_k)) continue;
       if (where == 'q' && !sixteen_bit && recipe.q_group != Granularity::per_token) continue;
-      if (where != 'k' && recipe.smooth_q && where == 'q') continue;
       Inputs in({.batch = 1,
                  .q_heads = 1,
                  .kv_heads = 1,
@@ -214,12 +225,8 @@ TEST(Rows, MasksHideNaN) {
       } else {
         in.k.set(kHiddenKey * 64 + 7, kNaN);
       }
-      AttentionOptions options = in.options();
-      options.check_finite = false;
       Outputs out(in);
-      ASSERT_TRUE(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
-                            options, {kernel})
-                      .ok());
+      ASSERT_TRUE(run_checking(false, in, out, {kernel, recipe}).ok());
       for (std::int64_t row = 0; row < kQueries; ++row) {
         const bool hidden = row == kHiddenRow;
         EXPECT_EQ(out.lse[row] == -std::numeric_limits<float>::infinity(), hidden)
@@ -236,31 +243,20 @@ TEST(Rows, MasksHideNaN) {
 
 // Only with check_finite = false; by default the call is refused.
 TEST(Rows, NanInTheirDataIsVisibleAndStaysInItsHead) {
-  std::vector<KernelRecipe> list = all();
-  for (const std::string& k : cpu_kernels("int8")) list.push_back({k, preset("turbo8")});
-  for (const std::string& k : cpu_kernels("float")) list.push_back({k, preset("fp8-head")});
-  for (const auto& [kernel, recipe] : list) {
+  for (const auto& [kernel, recipe] : all_and_direct_and_fp8()) {
     for (const char where : {'q', 'k', 'v'}) {
       Inputs in({.batch = 1, .q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 40, .seed = 31});
       Tensor& spoiled = where == 'q' ? in.q : where == 'k' ? in.k : in.v;
       spoiled.set(3 * 64 + 7, std::numeric_limits<float>::quiet_NaN());  // head 0, token 3, channel 7
-      AttentionOptions options = in.options();
-      options.check_finite = false;
       Outputs out(in);
-      ASSERT_TRUE(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
-                            options, {kernel})
-                      .ok());
+      ASSERT_TRUE(run_checking(false, in, out, {kernel, recipe}).ok());
       EXPECT_TRUE(std::isnan(out.o[3 * 64 + 7])) << kernel << " " << recipe.name << " " << where;
       if (where != 'v') {
         EXPECT_TRUE(std::isnan(out.lse[3])) << kernel << " " << recipe.name << " " << where;
       }
       for (std::int64_t i = 5 * 64; i < 10 * 64; ++i)
         ASSERT_TRUE(std::isfinite(out.o[i])) << kernel << " " << recipe.name << " " << where;
-      options.check_finite = true;
-      EXPECT_EQ(attention(in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), recipe,
-                          options, {kernel})
-                    .code(),
-                StatusCode::invalid_argument);
+      EXPECT_EQ(run_checking(true, in, out, {kernel, recipe}).code(), StatusCode::invalid_argument);
     }
   }
 }
