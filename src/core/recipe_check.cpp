@@ -11,6 +11,7 @@ namespace octavo {
 namespace {
 
 constexpr double kF16Max = 65504.0;
+constexpr float kE4m3Normal = 0x1p-6F;  // the smallest
 
 bool is_integer(Format f) { return f == Format::int8 || f == Format::int4; }
 bool is_sixteen_bit(Format f) { return f == Format::f16 || f == Format::bf16; }
@@ -117,14 +118,14 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
   }
   // The largest weight of a row lies up to headroom + 1 octaves below P_r.
   const double least = static_cast<double>(r.p_range) * std::exp2(-1.0 - r.headroom);
-  if (r.p_format == Format::e4m3 && r.slack > 0.0F && least < 0x1p-6) {
+  if (r.p_format == Format::e4m3 && r.slack > 0.0F && least < static_cast<double>(kE4m3Normal)) {
     return invalid_argument(concat("range budget: p_range / 2^(headroom + 1) = ", least,
                                    " is below 2^-6, the smallest normal e4m3 value, so rows would vanish"));
   }
   for (const auto& [name, format, range] :
        {std::tuple{"q_range", r.qk_format, r.q_range}, std::tuple{"k_range", r.qk_format, r.k_range},
         std::tuple{"p_range", r.p_format, r.p_range}, std::tuple{"v_range", r.v_format, r.v_range}}) {
-    if (format == Format::e4m3 && range < 0x1p-6F)
+    if (format == Format::e4m3 && range < kE4m3Normal)
       return invalid_argument(
           concat("range budget: ", name, " = ", range,
                  " is below 2^-6, the smallest normal e4m3 value, so values would vanish"));
