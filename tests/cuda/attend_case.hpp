@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/heads_view.hpp"
+#include "core/rows.hpp"
 #include "cuda/device.hpp"
 #include "octavo/octavo.hpp"
 #include "reference/rows.hpp"
@@ -107,6 +108,7 @@ class AttendCase {
   [[nodiscard]] MutableTensorView k() { return view(k_, false); }
   [[nodiscard]] MutableTensorView v() { return view(v_, false); }
   [[nodiscard]] MutableTensorView mask() { return view(mask_, false); }
+  [[nodiscard]] MutableTensorView bias() { return view(bias_, false); }
   [[nodiscard]] MutableTensorView device(char which);
   [[nodiscard]] const std::vector<std::byte>& host_bytes(char which) { return q_k_v(which).buffer->host; }
   void set_key_splits(int n) { shape_.key_splits = n; }
@@ -195,6 +197,18 @@ struct Difference {
 };
 Difference difference(const AttendCase& c, const reference::RowLists& rows, const AttendResult& got,
                       const AttendResult& want);
+
+/// Changes every element of a contiguous [1, H, N, D] tensor: f(value, head, token, channel).
+template <class F>
+void change(const MutableTensorView& t, F f) {
+  std::int64_t i = 0;
+  for (std::int64_t h = 0; h < t.shape[1]; ++h) {
+    for (std::int64_t n = 0; n < t.shape[2]; ++n) {
+      for (std::int64_t d = 0; d < t.shape[3]; ++d, ++i)
+        write_element(t.data, t.dtype, i, f(read_element(t.data, t.dtype, i), h, n, d));
+    }
+  }
+}
 
 /// Every preset that runs on Hopper.
 const std::vector<std::string>& gpu_presets();

@@ -5,23 +5,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/rows.hpp"
 #include "cuda/attend_case.hpp"
 
 namespace octavo::test {
 namespace {
-
-/// Changes every element of a contiguous [1, H, N, D] tensor: f(value, head, token, channel).
-template <class F>
-void change(const MutableTensorView& t, F f) {
-  std::int64_t i = 0;
-  for (std::int64_t h = 0; h < t.shape[1]; ++h) {
-    for (std::int64_t n = 0; n < t.shape[2]; ++n) {
-      for (std::int64_t d = 0; d < t.shape[3]; ++d, ++i)
-        write_element(t.data, t.dtype, i, f(read_element(t.data, t.dtype, i), h, n, d));
-    }
-  }
-}
 
 /// N(0,1) for each (head, channel).
 std::vector<float> per_channel(std::int64_t heads, std::int64_t dim, unsigned seed, float size) {

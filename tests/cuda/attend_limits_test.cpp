@@ -6,24 +6,10 @@
 #include <functional>
 #include <limits>
 
-#include "core/rows.hpp"
 #include "cuda/attend_case.hpp"
 
 namespace octavo::test {
 namespace {
-
-/// Every element of a tensor becomes value(token, channel).
-void set(const MutableTensorView& t, Layout layout, std::int64_t tokens,
-         const std::function<float(std::int64_t, std::int64_t)>& value) {
-  const MutableHeadsView at = heads_view(t, layout);
-  for (std::int64_t head = 0; head < 2; ++head) {
-    for (std::int64_t token = 0; token < tokens; ++token) {
-      for (std::int64_t d = 0; d < 64; ++d) {
-        write_element(at.data, at.dtype, at.offset(0, head, token) + d * at.channel_stride, value(token, d));
-      }
-    }
-  }
-}
 
 /// Rows that are neither NaN nor what their keys give.
 void expect_right_or_nan(AttendCase& c, const std::string& name) {
@@ -51,9 +37,8 @@ TEST(AttendLimits, ScoresFarBelowF16AreNoHiddenKeys) {
   for (const char* name : {"turbo16", "turbo", "turbo8"}) {
     for (const float size : {2.0F, 20.0F}) {
       AttendCase c({.window = {0, 0}, .scale = 0.5F, .k_mean = 0.0F});
-      set(c.q(), Layout::hnd, 64, [&](std::int64_t, std::int64_t) { return size; });
-      set(c.k(), Layout::hnd, 64,
-          [&](std::int64_t token, std::int64_t) { return token < 32 ? -size : size; });
+      change(c.q(), [&](float, auto, auto, auto) { return size; });
+      change(c.k(), [&](float, auto, auto token, auto) { return token < 32 ? -size : size; });
       c.send();
       expect_right_or_nan(c, name);
     }
@@ -66,11 +51,56 @@ TEST(AttendLimits, KernelsEndWhateverTheLogits) {
     for (const float size : {40.0F, 400.0F, 1300.0F}) {
       for (const float sign : {-1.0F, 1.0F}) {
         AttendCase c({.q_len = 1, .kv_len = 384, .k_mean = 0.0F});
-        set(c.q(), Layout::hnd, 1, [&](std::int64_t, std::int64_t) { return size; });
-        set(c.k(), Layout::hnd, 384,
-            [&](std::int64_t token, std::int64_t) { return (token < 192) == (sign < 0) ? -size : size; });
+        change(c.q(), [&](float, auto, auto, auto) { return size; });
+        change(c.k(),
+               [&](float, auto, auto token, auto) { return (token < 192) == (sign < 0) ? -size : size; });
         c.send();
         expect_right_or_nan(c, name);
+      }
+    }
+  }
+}
+
+// A bias may be all there is of a logit, lie far above or below the others', or jump along the keys: by -1e9,
+// say, which stands for hidden in many a model.
+TEST(AttendLimits, BiasesOfAnySize) {
+  OCTAVO_NEEDS_HOPPER();
+  struct Biased {
+    const char* name;
+    std::optional<float> scale;
+    std::function<float(float, std::int64_t)> of;  ///< (N(0, 1), key)
+  };
+  const std::vector<Biased> cases = {
+      {"nothing else", 0.0F, [](float x, std::int64_t) { return x; }},
+      {"next to nothing else", 1e-4F, [](float x, std::int64_t) { return 4.0F * x; }},
+      {"large", {}, [](float x, std::int64_t) { return 1000.0F * x; }},
+      {"a common one", {}, [](float x, std::int64_t) { return 2000.0F + x; }},
+      {"a common low one", {}, [](float x, std::int64_t) { return -2000.0F + x; }},
+      {"falls", {}, [](float x, std::int64_t j) { return x - 10.0F * static_cast<float>(j); }},
+      {"grows", {}, [](float x, std::int64_t j) { return x + 10.0F * static_cast<float>(j); }},
+      {"first keys as good as hidden", {}, [](float x, std::int64_t j) { return j < 400 ? -1e9F : x; }},
+      {"last keys as good as hidden", {}, [](float x, std::int64_t j) { return j > 400 ? -1e9F : x; }},
+      {"all keys as good as hidden", {}, [](float x, std::int64_t) { return -1e9F + x; }},
+      {"lower still", {}, [](float x, std::int64_t j) { return j < 400 ? -1e30F : x; }},
+  };
+  for (const Biased& biased : cases) {
+    for (const char* name : {"turbo", "turbo-icl", "turbo16", "turbo8", "sage2-8+8", "half"}) {
+      for (const std::int64_t dim : {64, 128}) {
+        AttendShape s{
+            .q_len = 100, .kv_len = 700, .head_dim = dim, .scale = biased.scale, .bias = Extra::full};
+        s.absmax = needs_absmax(name);
+        AttendCase c(s);
+        change(c.bias(),
+               [&](float x, auto, auto, auto key) { return std::isinf(x) ? x : biased.of(x, key); });
+        c.send();
+        const Plan plan = c.make_plan(gpu_recipe(name));
+        const AttendResult got = c.run(plan);
+        const AttendResult want = c.emulate(plan.recipe(), {});
+        const Difference d = difference(c, {}, got, want);
+        SCOPED_TRACE(std::string(biased.name) + ", " + name + ", " + to_text(s));
+        EXPECT_EQ(d.not_finite, 0);
+        // As docs/numerics.md allows; a weight whose rounding flips moves its row by up to 0.15.
+        EXPECT_LE(d.l2, 2e-2 + 0.15 / std::sqrt(static_cast<double>(d.rows))) << d.worst;
       }
     }
   }

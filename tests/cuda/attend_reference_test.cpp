@@ -8,26 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/rows.hpp"
 #include "cuda/attend_case.hpp"
 
 namespace octavo::test {
 namespace {
-
-/// Multiplies every row of a tensor by size(token).
-void scale_rows(const MutableTensorView& t, const AttendShape& s, std::int64_t heads, std::int64_t tokens,
-                const std::function<float(std::int64_t)>& size) {
-  const MutableHeadsView at = heads_view(t, s.layout);
-  for (std::int64_t head = 0; head < heads; ++head) {
-    for (std::int64_t token = 0; token < tokens; ++token) {
-      const std::int64_t offset = at.offset(0, head, token);
-      for (std::int64_t d = 0; d < s.head_dim; ++d) {
-        const std::int64_t e = offset + d * at.channel_stride;
-        write_element(at.data, at.dtype, e, size(token) * read_element(at.data, at.dtype, e));
-      }
-    }
-  }
-}
 
 struct Course {
   const char* name;
@@ -57,8 +41,8 @@ TEST(AttendReferences, FollowAnyCourseOfTheLogits) {
         for (const Causal causal : {Causal::none, Causal::bottom_right}) {
           AttendShape s{.q_len = 150, .kv_len = 900, .head_dim = dim, .causal = causal, .k_mean = 0.0F};
           AttendCase c(s);
-          scale_rows(c.k(), s, s.kv_heads, s.kv_len, course.key);
-          scale_rows(c.q(), s, s.q_heads, s.q_len, [&](std::int64_t) { return course.query; });
+          change(c.k(), [&](float x, auto, auto token, auto) { return x * course.key(token); });
+          change(c.q(), [&](float x, auto, auto, auto) { return x * course.query; });
           c.send();
           const Plan plan = c.make_plan(gpu_recipe(name));
           const AttendResult got = c.run(plan);
