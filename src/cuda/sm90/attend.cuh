@@ -70,7 +70,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     const auto scale_of = [&](int i) {
       return row_scale<C>(shared, a, item, s, slot.stage, row0 + 8 * i, rows);
     };
-    start(r, scale_of(0), scale_of(1));
+    start(r, a, scale_of(0), scale_of(1));
     OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part[i] = typename C::Output(0);
     clear_sums(o, shared);
 
@@ -138,7 +138,11 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           };
           if constexpr (C::kHalfScores) {
             const float scales[2] = {scale_of(0), scale_of(1)};
-            settle_half<C>(score, key, scales, extras);
+            if (scores_are_codes<C>(a)) {
+              settle_codes<C>(r, a, score, key, scales, extras);
+            } else {
+              settle_half<C>(score, key, scales, extras);
+            }
           } else if (a.mask.data == nullptr && a.bias.data == nullptr) {  // smooth_q's term alone
             settle<C>(score, key, limits, scale.of, [&](int i) {
               return [&, term = RowExtras(a, s, item.head, row[i]).correction](int at) {
@@ -165,7 +169,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           if constexpr (C::kDirect) {
             float constant[Scales<C>::kBlocks][2];
             moved = update_direct<C, kSettled>(r, a, score, scale, constant);
-            weigh_direct<C, kSettled>(score, scale, constant, p);
+            weigh_direct<C, kSettled>(a, score, scale, constant, p);
           } else {
             moved = update<C, kSettled>(r, score, scale);
             weigh<C, kSettled>(r, a, score, scale, p);

@@ -11,6 +11,14 @@
 
 namespace octavo::cuda::sm90 {
 
+inline constexpr float kUnsetReference = -0x1.FFFFFEp127F;  // direct weights; no finite logit is lower
+
+/// f16 scores become codes where a bias or smooth_q's term joins them, else they stay products.
+template <class C>
+OCTAVO_DEVICE bool scores_are_codes(const Arguments& a) {
+  return C::kGeneral && C::kHalfScores && (a.bias.data != nullptr || a.correction != nullptr);
+}
+
 OCTAVO_DEVICE float load_float(const void* data, DType dtype, std::int64_t at) {
   switch (dtype) {
     case DType::f16:
@@ -79,8 +87,8 @@ OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], int key, c
   }
 }
 
-/// f16 scores: what is added joins them in their own unit and format. A hidden key is -infinity whatever the
-/// scale is: a NaN there is none of the row's.
+/// f16 scores and a boolean mask alone: hidden keys become -infinity whatever the scale is, the others NaN
+/// where it is.
 template <class C, class Extras>
 OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, const float (&scale)[2],
                                const Extras& extras) {
@@ -95,6 +103,34 @@ OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, 
       s[i] = ptx::pack_f16(joined(ptx::low_f16(s[i]), extra(at)), joined(ptx::high_f16(s[i]), extra(at + 1)));
     }
   }
+}
+
+/// f16 scores that a bias or smooth_q's term joins: in their own unit it could pass f16's range, or leave
+/// nothing of them in its 11 bits. They become codes less the row's anchor, which is close to the largest of
+/// them: its reference, or this piece's maximum where there is none or that lies far above. Returns the
+/// anchor.
+template <class C, class Extra>
+OCTAVO_DEVICE float settle_row_codes(std::uint32_t (&s)[C::kScoreRegisters], int row, int key, float scale,
+                                     float reference, const Extra& extra) {
+  constexpr float kFar = 256.0F;  // codes: up to here f16 rounds them to an eighth
+  float code[C::kScoreRegisters];
+  float top = -INFINITY;
+  OCTAVO_UNROLL for (int i = 0; i < C::kScoreRegisters; ++i) {
+    const std::uint32_t pair = s[i / 2 * 2 + row];
+    const float score = i % 2 == 0 ? ptx::low_f16(pair) : ptx::high_f16(pair);
+    const float added = extra(key + 8 * (i / 2) + i % 2);
+    code[i] = score == -INFINITY || added == -INFINITY ? -INFINITY : fmaf(score, scale, added);
+    top = ptx::max_nan(top, code[i]);
+  }
+  top = row_max(top);
+  const bool unset = reference == kUnsetReference;
+  const bool far = top > -INFINITY && (unset || top - reference > kFar);
+  const float anchor = far ? top : unset ? 0.0F : reference;
+  OCTAVO_UNROLL for (int i = 0; i < C::kScoreRegisters; i += 2) {
+    const auto above = [&](float x) { return x == -INFINITY ? x : x - anchor; };
+    s[i + row] = ptx::pack_f16(above(code[i]), above(code[i + 1]));
+  }
+  return anchor;
 }
 
 }  // namespace octavo::cuda::sm90

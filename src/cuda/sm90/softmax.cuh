@@ -25,6 +25,7 @@ struct Rows {
   std::uint32_t constant[2];
   std::uint32_t
       limit;  ///< codes above move the references: Arguments::half_limit, -infinity while one is unset
+  float anchor[C::kGeneral ? 2 : 1];  ///< code at which a piece's scores are 0: see settle_codes()
 };
 
 /// What a tile did to the references: the factors that older sums take, and whether any row of the warp
@@ -39,17 +40,17 @@ struct Moved {
 inline constexpr float kSmallestScale = 0x1p-42F;
 inline constexpr float kSmallestSlope = 0x1p-24F;  // of f16
 inline constexpr float kLargestCodeScale = 10.0F;
-inline constexpr float kUnsetReference = -1e30F;   // below any logit
 inline constexpr float kUnsetConstant = 60000.0F;  // f16, until the first tile sets it: codes past the limit
 inline constexpr std::uint32_t kUnsetLimit = 0xFC00FC00U;  // two f16 -infinity
 inline constexpr float kLargestReference =
     8000.0F;  // octaves; beyond, the f16 constant overflows: NaN instead of wrong
+inline constexpr float kLargestStepped = 0x1p26F;  // codes; beyond, f32 has not every octave
 
 /// NaN stays NaN.
 OCTAVO_DEVICE float at_least(float x, float least) { return x < least ? least : x; }
 
 template <class C>
-OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
+OCTAVO_DEVICE void start(Rows<C>& r, const Arguments& a, float scale0, float scale1) {
   r.reference[0] = r.reference[1] = C::kDirect ? kUnsetReference : -INFINITY;
   r.sum[0] = r.sum[1] = 0.0F;
   r.limit = kUnsetLimit;
@@ -59,7 +60,9 @@ OCTAVO_DEVICE void start(Rows<C>& r, float scale0, float scale1) {
       // A NaN scale marks the keys that the row sees, in settle_half(), and no other. By its bits: of the
       // result of at_least() the compiler believes that it is no NaN.
       const bool nan = (__float_as_uint(scale[i]) & 0x7FFFFFFFU) > 0x7F800000U;
-      const float slope = C::kGeneral && nan ? kSmallestSlope : at_least(scale[i], kSmallestSlope);
+      const float slope = scores_are_codes<C>(a) ? 1.0F
+                          : C::kGeneral && nan   ? kSmallestSlope
+                                                 : at_least(scale[i], kSmallestSlope);
       r.slope[i] = ptx::pack_f16(slope, slope);
       r.constant[i] = ptx::pack_f16(kUnsetConstant, kUnsetConstant);
     } else {
@@ -81,6 +84,17 @@ OCTAVO_DEVICE float row_scale(const Shared<C>& shared, const Arguments& a, const
     scale = row < rows ? __ldg(a.q_scale + item.head * a.q_rows + s.q_row + row) : 0.0F;
   }
   return at_least(scale, kSmallestScale) * Rows<C>::kUnit;
+}
+
+/// Turns a piece's f16 scores into codes, less their anchors, and sets the constants that belong to those.
+template <class C, class Extras>
+OCTAVO_DEVICE void settle_codes(Rows<C>& r, const Arguments& a, std::uint32_t (&s)[C::kScoreRegisters],
+                                int key, const float (&scale)[2], const Extras& extras) {
+  OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+    r.anchor[i] = settle_row_codes<C>(s, i, key, scale[i], r.reference[i], extras(i));
+    const float constant = fminf(a.offset - (r.reference[i] - r.anchor[i]), kUnsetConstant);
+    r.constant[i] = ptx::pack_f16(constant, constant);
+  }
 }
 
 /// Where a reference moves to: a whole octave, in codes.
@@ -105,21 +119,24 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
     // Every item comes here with its first keys, and finds none of this in the instruction cache: both rows
     // side by side, without branches.
     const float limit = ptx::low_f16(a.half_limit);
-    const auto constant = [&](float reference) {
-      return ptx::pack_f16(a.offset - reference, a.offset - reference);
-    };
+    const bool codes = scores_are_codes<C>(a);
+    const float largest = codes ? kLargestStepped : 8.0F * kLargestReference;
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
+      const auto constant = [&](float reference) {
+        const float above = codes ? reference - r.anchor[i] : reference;
+        return ptx::pack_f16(a.offset - above, a.offset - above);
+      };
       const float row_top = row_max(fmaxf(ptx::low_f16(top[i]), ptx::high_f16(top[i])));
       const std::uint32_t tops = ptx::pack_f16(row_top, row_top);
       const auto passes = [&](std::uint32_t c) {
         return ptx::low_f16(ptx::fma_f16x2(tops, r.slope[i], c)) > limit;
       };
       const bool moves = passes(r.constant[i]) || (r.reference[i] == kUnsetReference && row_top > -INFINITY);
-      float next = octave_above(a, row_top * scale_of(i));
+      float next = octave_above(a, codes ? r.anchor[i] + row_top : row_top * scale_of(i));
       std::uint32_t next_constant = constant(next);
       // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has: the
       // largest must not pass the limit, where bytes stop being weights.
-      while (__builtin_expect(moves && fabsf(next) <= 8.0F * kLargestReference && passes(next_constant), 0)) {
+      while (__builtin_expect(moves && fabsf(next) <= largest && passes(next_constant), 0)) {
         next += 8.0F;
         next_constant = constant(next);
       }
@@ -128,7 +145,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       moved.factor[i] = moves ? factor : 1.0F;
       r.reference[i] = moves ? next : r.reference[i];
       r.constant[i] = moves ? next_constant : r.constant[i];
-      if (moves && !(fabsf(next) <= 8.0F * kLargestReference)) r.sum[i] = __int_as_float(0x7FC00000);
+      const bool right = codes ? fabsf(next) < INFINITY && !passes(next_constant) : fabsf(next) <= largest;
+      if (moves && !right) r.sum[i] = __int_as_float(0x7FC00000);
     }
     r.limit =
         r.reference[0] == kUnsetReference || r.reference[1] == kUnsetReference ? kUnsetLimit : a.half_limit;
@@ -204,13 +222,19 @@ OCTAVO_DEVICE Moved update(Rows<C>& r, const typename C::Score (&s)[C::kScoreReg
   return moved;
 }
 
-/// What turns a 32-bit score into a weight's code: score * scale + constant[block][row].
+/// What turns a 32-bit score into a weight's code: score * scale + constant[block][row]. Of settled scores,
+/// which may be as large as a bias, the reference goes first: beside it the code of a weight of 1 would be
+/// lost.
+template <class C, bool kSettled>
+OCTAVO_DEVICE float code_of(float score, float scale, float constant, const Arguments& a) {
+  return kSettled ? score - constant + a.offset : fmaf(score, scale, constant);
+}
 template <class C, bool kSettled>
 OCTAVO_DEVICE void code_constants(const Rows<C>& r, const Arguments& a, const Scales<C>& scale,
                                   float (&constant)[Scales<C>::kBlocks][2]) {
   OCTAVO_UNROLL for (int row = 0; row < 2; ++row) {
     OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
-      constant[b][row] = a.offset - r.reference[row];
+      constant[b][row] = kSettled ? r.reference[row] : a.offset - r.reference[row];
       if constexpr (C::kMagicScores && !kSettled)
         constant[b][row] = fmaf(-ptx::kMagic, scale.of[b][row], constant[b][row]);
     }
@@ -231,8 +255,7 @@ OCTAVO_DEVICE Moved update_direct(Rows<C>& r, const Arguments& a,
     block_maxima<C, kSettled>(s, b, block[b]);
     OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
       const int at = b % Scales<C>::kBlocks;
-      const float x =
-          kSettled ? block[b][i] + constant[at][i] : fmaf(block[b][i], scale.of[at][i], constant[at][i]);
+      const float x = code_of<C, kSettled>(block[b][i], scale.of[at][i], constant[at][i], a);
       code[i] = b == 0 ? x : ptx::max_nan(code[i], x);
     }
   }
@@ -267,8 +290,8 @@ OCTAVO_DEVICE Moved update_direct(Rows<C>& r, const Arguments& a,
 
 /// 32-bit scores, direct: the tile's weights.
 template <class C, bool kSettled>
-OCTAVO_DEVICE void weigh_direct(const typename C::Score (&s)[C::kScoreRegisters], const Scales<C>& scale,
-                                const float (&constant)[Scales<C>::kBlocks][2],
+OCTAVO_DEVICE void weigh_direct(const Arguments& a, const typename C::Score (&s)[C::kScoreRegisters],
+                                const Scales<C>& scale, const float (&constant)[Scales<C>::kBlocks][2],
                                 std::uint32_t (&p)[C::kWeightRegisters]) {
   constexpr int kBlocks = Scales<C>::kBlocks;
   OCTAVO_UNROLL for (int i = 0; i < C::kPiece / 16; ++i) {
@@ -281,7 +304,7 @@ OCTAVO_DEVICE void weigh_direct(const typename C::Score (&s)[C::kScoreRegisters]
       } else {
         x = s[8 * i + at];
       }
-      return kSettled ? x + constant[b][row] : fmaf(x, scale.of[b][row], constant[b][row]);
+      return code_of<C, kSettled>(x, scale.of[b][row], constant[b][row], a);
     };
     p[2 * i] = ptx::pack_u8(code(0), code(1), code(4), code(5));
     p[2 * i + 1] = ptx::pack_u8(code(2), code(3), code(6), code(7));
