@@ -55,6 +55,10 @@ struct Kernel {
   Status (*attend)(const KernelCall&, const std::byte* qq, const KvBuffer& kv, const MutableTensorView& out,
                    const MutableTensorView& lse, std::byte* workspace) = nullptr;
 
+  /// Optional: quantize_kv and quantize_q in one, for calls that keep nothing; the same bytes.
+  Status (*quantize_all)(const KernelCall&, const TensorView& q, const TensorView& k, const TensorView& v,
+                         std::byte* kv, std::byte* qq) = nullptr;
+
   /// Optional: q, k, v -> out, lse without quantized copies. Taken in place of the three steps by calls that
   /// keep nothing, where `direct_accepts` (strides and alignment, too) says so.
   bool (*direct_accepts)(const Problem&, const Recipe&, const TensorView& q, const TensorView& k,

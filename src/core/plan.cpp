@@ -391,8 +391,12 @@ Status Plan::run(const TensorView& q, const TensorView& k, const TensorView& v, 
     auto* base = static_cast<std::byte*>(memory);
     if (direct) return kernel_->attend_direct(call, q, k, v, out, lse, base);
     const KvBuffer kv{base, p.kv_heads, 0};
-    if (Status s = kernel_->quantize_kv(call, k, v, base); !s.ok()) return s;
-    if (Status s = kernel_->quantize_q(call, q, kv, base + at.q); !s.ok()) return s;
+    if (kernel_->quantize_all != nullptr) {
+      if (Status s = kernel_->quantize_all(call, q, k, v, base, base + at.q); !s.ok()) return s;
+    } else {
+      if (Status s = kernel_->quantize_kv(call, k, v, base); !s.ok()) return s;
+      if (Status s = kernel_->quantize_q(call, q, kv, base + at.q); !s.ok()) return s;
+    }
     return kernel_->attend(call, base + at.q, kv, out, lse, base + at.workspace);
   });
 }

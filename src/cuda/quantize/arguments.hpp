@@ -14,7 +14,8 @@
 namespace octavo::cuda {
 
 inline constexpr int kQuantizeThreads = 256;  ///< 8 warps of 4 rows, 8 threads a row
-inline constexpr int kTileRows = 128;         ///< keys or query tokens of a block: 4 rows a thread
+inline constexpr int kQuantizeWarps = kQuantizeThreads / 32;
+inline constexpr int kTileRows = 128;  ///< keys or query tokens of a block: 4 rows a thread
 inline constexpr int kRowsPerThread = 4;
 inline constexpr int kPartialKeys = 512;   ///< keys of one partial sum, as the layout's scratch has room for
 inline constexpr int kPartialValues = 6;   ///< floats of a channel in it: PartialSlot

@@ -19,6 +19,20 @@ Status launch_keys_values(const KvArguments& a, Access access, cudaStream_t stre
 /// Payload and scales of Q; with absmax_only the largest magnitude of each query head, into head_absmax.
 Status launch_queries(const QArguments& a, Access access, cudaStream_t stream);
 
+/// Both of these in one launch, without absmax_only, where payload_accepts() says so: 16-bit rows in vectors,
+/// no smooth_q.
+bool payload_accepts(const KvArguments& kv, Access kv_access, const QArguments& q, Access q_access);
+Status launch_payload(const KvArguments& kv, const QArguments& q, Access access, cudaStream_t stream);
+
+/// Blocks of a pass over K and V, and over Q.
+inline std::int64_t blocks_of(const KvArguments& a) {
+  const std::int64_t tiles = a.sequences.table != nullptr
+                                 ? a.key_rows / (a.span * kTileRows) + a.sequences.count
+                                 : a.sequences.count * a.spans_each.value();
+  return (a.absmax_only ? 1 : 2) * a.heads.value() * tiles;
+}
+inline std::int64_t blocks_of(const QArguments& a) { return std::int64_t{a.q_blocks} * a.heads.value(); }
+
 /// Calls f with the instance of a kernel template for an access and 64 or 128 channels.
 #define OCTAVO_CHOOSE_ROWS(kernel, access, padded_dim) \
   ((padded_dim) == 64 ? OCTAVO_CHOOSE_ACCESS(kernel, access, 1) : OCTAVO_CHOOSE_ACCESS(kernel, access, 2))

@@ -131,54 +131,66 @@ KvArguments kv_arguments(const KernelCall& call, const KvLayout& layout, std::by
   return a;
 }
 
-}  // namespace
+struct KvWork {
+  KvArguments a;
+  Access access = Access::any;
+  std::int64_t keys = 0;  ///< 0: no payload
+};
 
-Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv) {
+struct QWork {
+  QArguments a;
+  Access access = Access::any;
+  bool absmax_pass = false;
+};
+
+/// Arguments of all passes; the table of sequences, and what no pass writes, goes to the device.
+Status prepare(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv,
+               KvWork& work) {
   const Problem& p = call.problem;
   const KvLayout layout(p, call.recipe, p.kv_heads);
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  KvArguments a = kv_arguments(call, layout, kv);
+  KvArguments& a = work.a;
+  a = kv_arguments(call, layout, kv);
   if (Status s = make_list(call, kv + layout.table, a.sequences); !s.ok()) return s;
   a.k_rows = caller_rows(k, p);
   a.v_rows = caller_rows(v, p);
-  Access access = access_of(a.k_rows, p.batch, p.kv_heads, p.kv_len);
-  if (access_of(a.v_rows, p.batch, p.kv_heads, p.kv_len) != access) access = Access::any;
+  work.access = access_of(a.k_rows, p.batch, p.kv_heads, p.kv_len);
+  if (access_of(a.v_rows, p.batch, p.kv_heads, p.kv_len) != work.access) work.access = Access::any;
   a.partials_each = pieces_each(a.sequences.first.k_len, kPartialKeys);
   a.spans_each = pieces_each(a.sequences.first.k_len, a.span * kTileRows);
 
-  std::int64_t keys = 0;
-  for (const Sequence& s : p.sequences) keys += s.k_len;
-  if (keys == 0) {  // the layout's least rows belong to no sequence, but may be read
-    a.smooth_k = a.smooth_v = a.value_mean = a.value_statistics = false;
-    if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
-    if (Status s = clear(a.k, layout.k_scale - layout.k, stream); !s.ok()) return s;
-  }
-  if (a.smooth_k || a.value_statistics) {
-    if (Status s = launch_statistics(a, access, stream); !s.ok()) return s;
-  }
-  if (Status s = launch_finish(a, stream); !s.ok()) return s;
-  if (keys > 0 && a.k_group == Granularity::per_head) {
-    KvArguments first = a;
-    first.absmax_only = true;
-    if (Status s = launch_keys_values(first, access, stream); !s.ok()) return s;
-  }
-  if (keys > 0) {
-    if (Status s = launch_keys_values(a, access, stream); !s.ok()) return s;
-  }
-  return p.check_finite ? refuse_nonfinite(a.nonfinite, "k or v", stream) : Status{};
+  for (const Sequence& s : p.sequences) work.keys += s.k_len;
+  if (work.keys > 0) return {};
+  // The layout's least rows belong to no sequence, but may be read.
+  a.smooth_k = a.smooth_v = a.value_mean = a.value_statistics = false;
+  if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
+  return clear(a.k, layout.k_scale - layout.k, stream);
 }
 
-Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq) {
+/// Everything before the payload.
+Status launch_scales(const KvWork& work, cudaStream_t stream) {
+  const KvArguments& a = work.a;
+  if (a.smooth_k || a.value_statistics) {
+    if (Status s = launch_statistics(a, work.access, stream); !s.ok()) return s;
+  }
+  if (Status s = launch_finish(a, stream); !s.ok()) return s;
+  if (work.keys == 0 || a.k_group != Granularity::per_head) return {};
+  KvArguments first = a;
+  first.absmax_only = true;
+  return launch_keys_values(first, work.access, stream);
+}
+
+Status prepare(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq, QWork& work) {
   const Problem& p = call.problem;
   const Recipe& r = call.recipe;
   const QLayout layout(p, r);
   const KvLayout keys(p, r, kv.heads);
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  QArguments a;
+  QArguments& a = work.a;
   if (Status s = make_list(call, qq + layout.table, a.sequences); !s.ok()) return s;
   if (p.q_heads == 0) return {};  // no rows, and nothing to divide by
   a.rows = caller_rows(q, p);
-  const Access access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
+  work.access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
   a.heads = IndexDivisor(layout.kv_heads * layout.group);
   a.group = IndexDivisor(layout.group);
   a.padded_dim = static_cast<int>(layout.padded_dim);
@@ -207,6 +219,7 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   a.q_group = r.q_group;
   a.scale = p.scale;
   a.logit_factor = std::abs(p.scale) * std::numbers::log2e_v<float>;
+  work.absmax_pass = r.q_group == Granularity::per_head && !has_given && layout.q_blocks > 0;
 
   if (p.check_finite) {  // else nobody reads it
     if (Status s = clear(a.nonfinite, sizeof *a.nonfinite, stream); !s.ok()) return s;
@@ -214,16 +227,66 @@ Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& k
   if (layout.q_blocks == 0) {  // the layout's least rows belong to no sequence, but may be read
     if (Status s = clear(a.q, layout.q_mean - layout.q, stream); !s.ok()) return s;
   }
-  if (r.q_group == Granularity::per_head && !has_given && layout.q_blocks > 0) {
-    const std::size_t bytes =
-        static_cast<std::size_t>(layout.kv_heads * layout.group * layout.sequences) * sizeof(float);
-    if (Status s = clear(a.head_absmax, bytes, stream); !s.ok()) return s;
-    QArguments first = a;
-    first.absmax_only = true;
-    if (Status s = launch_queries(first, access, stream); !s.ok()) return s;
+  if (!work.absmax_pass) return {};
+  const auto heads = static_cast<std::size_t>(layout.kv_heads * layout.group * layout.sequences);
+  return clear(a.head_absmax, heads * sizeof(float), stream);
+}
+
+Status launch_scales(const QWork& work, cudaStream_t stream) {
+  if (!work.absmax_pass) return {};
+  QArguments first = work.a;
+  first.absmax_only = true;
+  return launch_queries(first, work.access, stream);
+}
+
+}  // namespace
+
+Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv) {
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  KvWork work;
+  if (Status s = prepare(call, k, v, kv, work); !s.ok()) return s;
+  if (Status s = launch_scales(work, stream); !s.ok()) return s;
+  if (work.keys > 0) {
+    if (Status s = launch_keys_values(work.a, work.access, stream); !s.ok()) return s;
   }
-  if (Status s = launch_queries(a, access, stream); !s.ok()) return s;
-  return p.check_finite ? refuse_nonfinite(a.nonfinite, "q", stream) : Status{};
+  return call.problem.check_finite ? refuse_nonfinite(work.a.nonfinite, "k or v", stream) : Status{};
+}
+
+Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq) {
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  QWork work;
+  if (Status s = prepare(call, q, kv, qq, work); !s.ok()) return s;
+  if (call.problem.q_heads == 0) return {};
+  if (Status s = launch_scales(work, stream); !s.ok()) return s;
+  if (Status s = launch_queries(work.a, work.access, stream); !s.ok()) return s;
+  return call.problem.check_finite ? refuse_nonfinite(work.a.nonfinite, "q", stream) : Status{};
+}
+
+Status quantize_all(const KernelCall& call, const TensorView& q, const TensorView& k, const TensorView& v,
+                    std::byte* kv, std::byte* qq) {
+  const Problem& p = call.problem;
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  KvWork keys;
+  QWork queries;
+  if (Status s = prepare(call, k, v, kv, keys); !s.ok()) return s;
+  if (Status s = prepare(call, q, {kv, p.kv_heads, 0}, qq, queries); !s.ok()) return s;
+  if (Status s = launch_scales(keys, stream); !s.ok()) return s;
+  if (p.q_heads > 0) {
+    if (Status s = launch_scales(queries, stream); !s.ok()) return s;
+  }
+  if (keys.keys > 0 && p.q_heads > 0 && payload_accepts(keys.a, keys.access, queries.a, queries.access)) {
+    if (Status s = launch_payload(keys.a, queries.a, keys.access, stream); !s.ok()) return s;
+  } else {
+    if (keys.keys > 0) {
+      if (Status s = launch_keys_values(keys.a, keys.access, stream); !s.ok()) return s;
+    }
+    if (p.q_heads > 0) {
+      if (Status s = launch_queries(queries.a, queries.access, stream); !s.ok()) return s;
+    }
+  }
+  if (!p.check_finite) return {};
+  if (Status s = refuse_nonfinite(keys.a.nonfinite, "k or v", stream); !s.ok() || p.q_heads == 0) return s;
+  return refuse_nonfinite(queries.a.nonfinite, "q", stream);
 }
 
 }  // namespace octavo::cuda

@@ -6,8 +6,9 @@
 // bytes.
 //
 // Bytes decide the time, so passes are few: one over K and V for their statistics (none of what the recipe
-// does not need), one that quantizes both, one over Q; plus a small kernel that ends the statistics. Only a
-// per_head scale of K or Q adds a pass, since it depends on the last key of the rotated head.
+// does not need), one that quantizes both, one over Q or together with that; plus a small kernel that ends
+// the statistics. Only a per_head scale of K or Q adds a pass, since it depends on the last key of the
+// rotated head.
 #pragma once
 
 #include <cstddef>
@@ -25,5 +26,9 @@ Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView
 /// q [B, Hq, Lq, D] to a QLayout(problem, recipe) buffer, 256-byte aligned. `kv` was filled by quantize_kv
 /// earlier on the same stream (or was joined); its key means make the LSE right again.
 Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq);
+
+/// The same bytes as the two, in a launch less where q, k and v have rows alike.
+Status quantize_all(const KernelCall& call, const TensorView& q, const TensorView& k, const TensorView& v,
+                    std::byte* kv, std::byte* qq);
 
 }  // namespace octavo::cuda

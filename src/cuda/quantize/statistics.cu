@@ -14,7 +14,6 @@
 namespace octavo::cuda {
 namespace {
 
-constexpr int kWarps = kQuantizeThreads / 32;
 constexpr int kRowsPerStep = kQuantizeThreads / 8;
 constexpr float kSumScale =
     0x1p-16F;  // so that sums of finite values stay finite; part of a fused multiply-add
@@ -129,9 +128,9 @@ struct PackedExtrema {
 
 template <int kChunks>
 struct SharedPartials {
-  double sum[kWarps][kChunks * 64];
-  float least[kWarps][kChunks * 64];
-  float most[kWarps][kChunks * 64];
+  double sum[kQuantizeWarps][kChunks * 64];
+  float least[kQuantizeWarps][kChunks * 64];
+  float most[kQuantizeWarps][kChunks * 64];
 };
 
 /// Sums of a thread's channels over the warp's rows. At each of two steps a thread gives away half of its
@@ -217,7 +216,7 @@ __device__ __forceinline__ void partial(const KvArguments& a, const CallerRows& 
   float low = kInfinity;
   float high = -kInfinity;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kQuantizeWarps; ++w) {
     total += shared.sum[w][channel];
     if constexpr (kIsV) {
       low = min_nan(low, shared.least[w][channel]);

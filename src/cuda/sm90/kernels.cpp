@@ -202,6 +202,7 @@ const Kernel& entry() {
     };
     k.quantize_kv = cuda::quantize_kv;
     k.quantize_q = cuda::quantize_q;
+    k.quantize_all = cuda::quantize_all;
     k.attend = [](const KernelCall& call, const std::byte* qq, const KvBuffer& kv,
                   const MutableTensorView& out, const MutableTensorView& lse, std::byte* workspace) {
       return cuda::sm90::attend(call, instance_of(kFamily, call.problem, call.recipe), qq, kv, out, lse,
