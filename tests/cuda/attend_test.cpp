@@ -409,6 +409,28 @@ TEST(AttendFields, OverridesThatFamiliesTake) {
   std::printf("largest relative L2 %.2e\n", worst.l2);
 }
 
+// More query tiles than multiprocessors, but no whole number of waves: the keys of the last tiles are split.
+TEST(AttendRecipeTail, SplitsTheLastWave) {
+  OCTAVO_NEEDS_HOPPER();
+  const std::vector<AttendShape> shapes = {
+      {.q_heads = 1, .kv_heads = 1, .q_len = 26800, .kv_len = 2000, .key_splits = 0},
+      {.q_heads = 2, .kv_heads = 1, .q_len = 9000, .kv_len = 3001, .head_dim = 128, .key_splits = 0},
+      {.q_heads = 1, .kv_heads = 1, .q_len = 26800, .kv_len = 2000, .window = {1500, -1}, .key_splits = 0},
+  };
+  for (const char* name : {"turbo", "turbo16", "turbo8", "half", "sage-8+16"}) {
+    Worst worst;
+    for (const AttendShape& s : shapes) check_case(s, name, worst, 300'000);
+    std::printf("  %-12s largest relative L2 %.2e, LSE %.2e\n", name, worst.l2, worst.lse);
+  }
+  // It shows in the workspace: full attention has no counter, so there is nothing but parts.
+  AttendCase c(shapes[0]);
+  c.send();
+  EXPECT_GT(c.make_plan(gpu_recipe("turbo8")).workspace_bytes(), 0U);
+  c.set_key_splits(1);
+  c.send();
+  EXPECT_EQ(c.make_plan(gpu_recipe("turbo8")).workspace_bytes(), 0U);
+}
+
 TEST(AttendRefusals, AreSentences) {
   OCTAVO_NEEDS_HOPPER();
   const auto refused = [](AttendShape s, const Recipe& r, const std::string& part) {
