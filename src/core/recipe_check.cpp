@@ -116,6 +116,10 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
     return invalid_argument(concat("range budget: p_range * 2^slack = ", p,
                                    " exceeds 448, the largest e4m3 value, so weights would saturate"));
   }
+  if (r.p_format == Format::f16 && p > kF16Max) {
+    return invalid_argument(concat("range budget: p_range * 2^slack = ", p,
+                                   " exceeds 65504, the largest f16, so weights would overflow"));
+  }
   // The largest weight of a row lies up to headroom + 1 octaves below P_r.
   const double least = static_cast<double>(r.p_range) * std::exp2(-1.0 - r.headroom);
   if (r.p_format == Format::e4m3 && r.slack > 0.0F && least < static_cast<double>(kE4m3Normal)) {
@@ -130,9 +134,6 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
           concat("range budget: ", name, " = ", range,
                  " is below 2^-6, the smallest normal e4m3 value, so values would vanish"));
   }
-  if (r.p_format == Format::f16 && static_cast<double>(r.p_range) > kF16Max)
-    return invalid_argument(concat("range budget: p_range = ", r.p_range,
-                                   " exceeds 65504, the largest f16, so weights would overflow"));
   if (r.pv_accumulator == PvAccumulator::f16_buffered && r.v_scale == ValueScale::none) {
     return invalid_argument(
         "range budget: pv_accumulator f16_buffered needs a scaled v_format (e4m3); unscaled values have no "

@@ -136,7 +136,10 @@ TEST(Budget, RangesKeepValuesOnTheGrid) {
   r.p_range = 65504.0F;
   EXPECT_TRUE(check(r).ok()) << check(r).message();
   r.p_range = 70000.0F;
-  EXPECT_NE(check(r).message().find("p_range = 70000"), std::string::npos) << check(r).message();
+  EXPECT_NE(check(r).message().find("p_range * 2^slack = 70000"), std::string::npos) << check(r).message();
+  r.p_range = 40000.0F;
+  r.slack = 1.0F;
+  EXPECT_NE(check(r).message().find("p_range * 2^slack = 80000"), std::string::npos) << check(r).message();
   r.p_format = r.v_format = r.qk_format = Format::bf16;
   EXPECT_TRUE(check(r).ok()) << check(r).message();
 }
