@@ -78,7 +78,6 @@ __device__ __forceinline__ void quantize_queries(const QArguments& a, int block)
   const int group = a.group.value();
   const int kv_head = a.group.quotient(head);
   const int member = head - kv_head * group;
-  const auto sequences = static_cast<int>(a.sequences.count);
   const int count = rows_of(tile, tile.sequence.q_len, kTileRows);
   const std::byte* base = rows_at(a.rows, tile, head, tile.sequence.q_begin);
   const auto token = [&](int r) { return 32 * (lane.warp >> 1) + 8 * r + 4 * (lane.warp & 1) + lane.group; };
@@ -158,7 +157,8 @@ __device__ __forceinline__ void quantize_queries(const QArguments& a, int block)
   float top = ptx::max_nan(own_top, __shfl_xor_sync(kWholeWarp, own_top, 1));
   top = ptx::max_nan(top, __shfl_xor_sync(kWholeWarp, top, 2));
 
-  std::uint32_t* head_top = reinterpret_cast<std::uint32_t*>(a.head_absmax) + head * sequences + tile.index;
+  auto* head_top =
+      reinterpret_cast<std::uint32_t*>(a.head_absmax) + first_channel(a.sequences, head, tile.index, 1);
   if (a.absmax_only) {  // bits of floats that are not negative compare as integers, NaN above all
     top = warp_max(top);
     if ((threadIdx.x & 31U) == 0) atomicMax(head_top, __float_as_uint(top));
