@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "core/rows.hpp"
 #include "reference/emulate.hpp"
 
 namespace octavo::test {
@@ -459,6 +458,22 @@ double AttendCase::largest_logit() const {
   const double mean = 0.2 * static_cast<double>(shape_.k_mean) * std::sqrt(d);
   return std::abs(static_cast<double>(host_.scale)) * (static_cast<double>(shape_.q_size) * norm + mean) *
          (norm + 4.0 * static_cast<double>(shape_.k_mean) * std::sqrt(d) / 2.0);
+}
+
+Tolerance tolerance_of(const Recipe& r, const AttendShape& s) {
+  const bool exact_scores = r.qk_format == Format::int8 || r.qk_format == Format::int4;
+  const bool wide = r.v_format == Format::f16 || r.v_format == Format::bf16;
+  const bool half = wide && !exact_scores;
+  Tolerance t{2e-2, 0.15, 1e-3, 0.13, false};
+  if (half) t = {2e-3, 0.01, 1e-3, 0.0, false};
+  if (exact_scores) t = {2e-3, 0.02, 1e-3, 0.0, true};
+  if (exact_scores && r.exp2 == Exp2::direct) t = {2e-2, 0.05, 1e-3, 0.13, true};
+  if (exact_scores && r.smooth_q) t.exact_scores = false;  // its second term is a sum in f32
+  // Exponentials differ by 2^-22, so a weight near the middle of two e4m3 values may round to the other one:
+  // a step of 2^-3 of it at most, and of l where it is alone. A sum of unrounded weights does not see that.
+  if (exact_scores && !wide && r.normaliser == Normaliser::quantized) t.lse_flips = 0.13;
+  if (!s.f32_out) t.l2 += s.dtype == DType::bf16 ? 0x1p-9 : s.dtype == DType::f16 ? 0x1p-12 : 0.0;
+  return t;
 }
 
 Difference difference(const AttendCase& c, const reference::RowLists& rows, const AttendResult& got,

@@ -198,6 +198,18 @@ struct Difference {
 Difference difference(const AttendCase& c, const reference::RowLists& rows, const AttendResult& got,
                       const AttendResult& want);
 
+/// What docs/numerics.md allows. A weight whose rounding flips moves one row by up to `flip`; problems of few
+/// rows are allowed one such row.
+struct Tolerance {
+  double l2;
+  double flip;
+  double lse;        ///< beside 2^-10 of the largest logit where the scores are not exact
+  double lse_flips;  ///< of a row's LSE when its largest weight flips
+  bool exact_scores;
+};
+
+Tolerance tolerance_of(const Recipe& r, const AttendShape& s);
+
 /// Changes every element of a contiguous [1, H, N, D] tensor: f(value, head, token, channel).
 template <class F>
 void change(const MutableTensorView& t, F f) {

@@ -1,6 +1,5 @@
 // K and V to payload: even blocks take 128 keys of K, odd ones the same keys of V, so that the
-// arithmetic of the one (rotation, 18 instructions a value) runs beside the bytes of the other (5). Blocks go
-// from the last keys to the first: what the statistics pass read last is still in L2.
+// arithmetic of the one (rotation, 18 instructions a value) runs beside the bytes of the other (5).
 //
 // K, 4 keys a thread: centre and sign (one fused multiply-add), butterflies, largest magnitude, divide,
 // 8-byte stores. A warp holds the 16 keys that share a per_thread scale, so only coarser groups meet in
@@ -254,8 +253,9 @@ __device__ __forceinline__ void quantize_values(const KvArguments& a, const Tile
   }
 }
 
-/// Loads the first tile before it waits: the passes before admit it only when they have waited themselves, so
-/// whatever wrote the caller's rows and the table of sequences has ended.
+/// The work'th block's tiles. Loads the first before it waits: finish() admits its successors only when it
+/// has waited itself, and whatever runs between (passes for a largest magnitude) starts after that, so what
+/// wrote the caller's rows and the table of sequences has ended.
 template <Access kAccess, int kChunks>
 __device__ __forceinline__ void quantize_keys_values(const KvArguments& a, int work,
                                                      SharedValues<kChunks>& shared) {

@@ -6,9 +6,9 @@
 // bytes.
 //
 // Bytes decide the time, so passes are few: one over K and V for their statistics (none of what the recipe
-// does not need), one that quantizes both, one over Q or together with that; plus a small kernel that ends
-// the statistics. Only a per_head scale of K or Q adds a pass, since it depends on the last key of the
-// rotated head.
+// does not need), one that quantizes both, one over Q, which joins that one in quantize_all; plus a small
+// kernel that ends the statistics. Only a per_head scale of K or Q adds a pass, since it depends on the last
+// key of the rotated head.
 #pragma once
 
 #include <cstddef>

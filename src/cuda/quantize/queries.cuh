@@ -65,9 +65,9 @@ __device__ __forceinline__ void clear_padding(const QArguments& a, const Sequenc
   }
 }
 
-/// The block'th tile of 128 tokens of a head. kWaits: the caller's rows may be read before the predecessors
-/// are waited for, as quantize_keys_values() does.
-template <Access kAccess, int kChunks, bool kSmooth, bool kWaits = false>
+/// The block'th tile of 128 tokens of a head. kLoadsFirst: the caller's rows before it waits for the
+/// predecessors, as quantize_keys_values() does; else the kernel has waited.
+template <Access kAccess, int kChunks, bool kSmooth, bool kLoadsFirst = false>
 __device__ __forceinline__ void quantize_queries(const QArguments& a, int block) {
   constexpr int kDim = kChunks * 64;
   __shared__ float warp_tops[kQuantizeWarps];
@@ -90,7 +90,7 @@ __device__ __forceinline__ void quantize_queries(const QArguments& a, int block)
     valid[r] = token(r) < count;
     load_slice<true>(a.rows, from + 8 * r * a.rows.token_stride, lane.slice, valid[r], raw[r]);
   }
-  if constexpr (kWaits) ptx::wait_for_predecessors();
+  if constexpr (kLoadsFirst) ptx::wait_for_predecessors();
   float x[kRowsPerThread][kChunks * 8];
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) widen_row(raw[r], x[r]);

@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, statistics_blocks_per_sm(kAc
     statistics(const __grid_constant__ KvArguments a) {
   __shared__ SharedPartials<kChunks> shared;
   ptx::wait_for_predecessors();
-  ptx::admit_successor();  // only now: see keys_values()
+  ptx::admit_successor();  // only now: see quantize_keys_values()
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.nonfinite = 0;
   int work = static_cast<int>(blockIdx.x);
   bool values = a.value_statistics;
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish(const __grid_constant__
   __shared__ float v_least[kParts][kDim];
   __shared__ float v_most[kParts][kDim];
   ptx::wait_for_predecessors();
-  ptx::admit_successor();  // only now: see keys_values()
+  ptx::admit_successor();  // only now: see quantize_keys_values()
 
   const bool values = threadIdx.x >= kFinishThreads / 2;
   const int channel = static_cast<int>(threadIdx.x) % kDim;

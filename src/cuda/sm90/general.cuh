@@ -11,8 +11,6 @@
 
 namespace octavo::cuda::sm90 {
 
-inline constexpr float kUnsetReference = -0x1.FFFFFEp127F;  // direct weights; no finite logit is lower
-
 /// f16 scores become codes where a bias or smooth_q's term joins them, else they stay products.
 template <class C>
 OCTAVO_DEVICE bool scores_are_codes(const Arguments& a) {
@@ -88,7 +86,7 @@ OCTAVO_DEVICE void settle(typename C::Score (&s)[C::kScoreRegisters], int key, c
 }
 
 /// f16 scores and a boolean mask alone: hidden keys become -infinity whatever the scale is, the others NaN
-/// where it is.
+/// where it is. `extras` gives 0 or -infinity; the product with it is there for the NaN.
 template <class C, class Extras>
 OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, const float (&scale)[2],
                                const Extras& extras) {

@@ -10,6 +10,8 @@
 
 namespace octavo::cuda::sm90 {
 
+inline constexpr float kUnsetReference = -0x1.FFFFFEp127F;  // direct weights; no finite logit is lower
+
 /// Where the weights are direct, integer sums start from the bits of 1.5 * 2^23, so that they end as the
 /// float ptx::kMagic + sum: no conversion, and the offset disappears in the constant of the one multiply-add
 /// that follows. With `exact` that constant's rounding would show, so sums start from 0 and are converted.

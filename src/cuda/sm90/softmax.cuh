@@ -24,8 +24,8 @@ struct Rows {
   std::uint32_t slope[2];
   std::uint32_t constant[2];
   std::uint32_t
-      limit;  ///< codes above move the references: Arguments::half_limit, -infinity while one is unset
-  float anchor[C::kGeneral ? 2 : 1];  ///< code at which a piece's scores are 0: see settle_codes()
+      limit;        ///< codes above move the references: Arguments::half_limit, -infinity while one is unset
+  float anchor[2];  ///< code at which a piece's scores are 0: see settle_codes()
 };
 
 /// What a tile did to the references: the factors that older sums take, and whether any row of the warp
@@ -57,8 +57,8 @@ OCTAVO_DEVICE void start(Rows<C>& r, const Arguments& a, float scale0, float sca
   const float scale[2] = {scale0, scale1};
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
     if constexpr (C::kHalfScores) {
-      // A NaN scale marks the keys that the row sees, in settle_half(), and no other. By its bits: of the
-      // result of at_least() the compiler believes that it is no NaN.
+      // A NaN scale marks the keys that the row sees, where they are settled, and no other. By its bits: of
+      // the result of at_least() the compiler believes that it is no NaN.
       const bool nan = (__float_as_uint(scale[i]) & 0x7FFFFFFFU) > 0x7F800000U;
       const float slope = scores_are_codes<C>(a) ? 1.0F
                           : C::kGeneral && nan   ? kSmallestSlope
@@ -134,7 +134,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       const bool moves = passes(r.constant[i]) || (r.reference[i] == kUnsetReference && row_top > -INFINITY);
       float next = octave_above(a, codes ? r.anchor[i] + row_top : row_top * scale_of(i));
       std::uint32_t next_constant = constant(next);
-      // Beyond some thousand octaves slope and constant are rounded by more codes than the headroom has: the
+      // Beyond some thousand octaves slope and constant (of codes: reference and anchor, beyond some million)
+      // are rounded by more codes than the headroom has: the
       // largest must not pass the limit, where bytes stop being weights.
       while (__builtin_expect(moves && fabsf(next) <= largest && passes(next_constant), 0)) {
         next += 8.0F;
