@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/device.hpp"
 #include "core/heads_view.hpp"
 #include "core/text.hpp"
 #include "numerics/bfloat16.hpp"
@@ -78,6 +79,8 @@ Result<Comparison> compare(const TensorView& out, const TensorView& reference, L
     if (t->rank != rank)
       return invalid_argument(concat(name, " has shape ", shape_text(*t), "; layout ", to_string(layout),
                                      " needs ", rank, " dimensions"));
+    if (t->device.kind != Device::Kind::cpu)
+      return unsupported(concat(name, " is on ", to_text(t->device), "; compare reads the CPU's memory"));
     if (t->dtype != DType::f32 && t->dtype != DType::f16 && t->dtype != DType::bf16) {
       return unsupported(
           concat(name, " has dtype ", to_string(t->dtype), "; f32, f16 and bf16 are supported"));

@@ -3,15 +3,18 @@
 #include <cmath>
 #include <tuple>
 
+#include "core/recipe_fields.hpp"
 #include "core/text.hpp"
 #include "numerics/e4m3.hpp"
-#include "octavo/recipe.hpp"
 
 namespace octavo {
 namespace {
 
 constexpr double kF16Max = 65504.0;
-constexpr float kE4m3Normal = 0x1p-6F;  // the smallest
+constexpr double kS32Max = 2147483647.0;
+// the smallest normal values
+constexpr float kE4m3Normal = 0x1p-6F;
+constexpr float kF16Normal = 0x1p-14F;
 
 bool is_integer(Format f) { return f == Format::int8 || f == Format::int4; }
 bool is_sixteen_bit(Format f) { return f == Format::f16 || f == Format::bf16; }
@@ -58,9 +61,11 @@ Status check_qk(const Recipe& r) {
 Status check_pv(const Recipe& r) {
   const bool integers = r.p_format == Format::u8;
   if (is_integer(r.p_format))
-    return invalid_argument("recipe field p_format takes e4m3, f16, bf16, u8 or input");
+    return invalid_argument(concat("recipe field p_format = ", r.p_format == Format::int8 ? "int8" : "int4",
+                                   " is not possible; it takes e4m3, f16, bf16, u8 or input"));
   if (r.v_format == Format::int4 || r.v_format == Format::u8)
-    return invalid_argument("recipe field v_format takes e4m3, f16, bf16, int8 or input");
+    return invalid_argument(concat("recipe field v_format = ", r.v_format == Format::u8 ? "u8" : "int4",
+                                   " is not possible; it takes e4m3, f16, bf16, int8 or input"));
   if (integers != (r.v_format == Format::int8) || integers != (r.pv_accumulator == PvAccumulator::s32) ||
       integers != (r.exp2 == Exp2::table)) {
     return invalid_argument(
@@ -113,26 +118,40 @@ Status check_pv(const Recipe& r) {
 Status check_budgets(const Recipe& r, std::int64_t head_dim) {
   const double p = static_cast<double>(r.p_range) * std::exp2(static_cast<double>(r.slack));
   if (r.p_format == Format::e4m3 && p > static_cast<double>(numerics::kE4m3Max)) {
-    return invalid_argument(concat("range budget: p_range * 2^slack = ", p,
+    return invalid_argument(concat("range budget: p_range * 2^slack = ", static_cast<float>(p),
                                    " exceeds 448, the largest e4m3 value, so weights would saturate"));
   }
   if (r.p_format == Format::f16 && p > kF16Max) {
-    return invalid_argument(concat("range budget: p_range * 2^slack = ", p,
+    return invalid_argument(concat("range budget: p_range * 2^slack = ", static_cast<float>(p),
                                    " exceeds 65504, the largest f16, so weights would overflow"));
   }
-  // The largest weight of a row lies up to headroom + 1 octaves below P_r.
-  const double least = static_cast<double>(r.p_range) * std::exp2(-1.0 - r.headroom);
-  if (r.p_format == Format::e4m3 && r.slack > 0.0F && least < static_cast<double>(kE4m3Normal)) {
-    return invalid_argument(concat("range budget: p_range / 2^(headroom + 1) = ", least,
-                                   " is below 2^-6, the smallest normal e4m3 value, so rows would vanish"));
+  const bool e4m3 = r.p_format == Format::e4m3;
+  const float normal = e4m3 ? kE4m3Normal : r.p_format == Format::f16 ? kF16Normal : 0.0F;
+  const char* of_p = e4m3 ? "2^-6, the smallest normal e4m3 value" : "2^-14, the smallest normal f16 value";
+  // With slack the largest weight of a row lies up to headroom + 1 octaves below P_r.
+  const float least = r.p_range * std::exp2(-1.0F - static_cast<float>(r.headroom));
+  if (r.slack > 0.0F && least < normal) {
+    return invalid_argument(concat("range budget: p_range / 2^(headroom + 1) = ", least, " is below ", of_p,
+                                   ", so rows would vanish"));
+  }
+  if (r.p_range < normal) {
+    return invalid_argument(
+        concat("range budget: p_range = ", r.p_range, " is below ", of_p, ", so weights would vanish"));
   }
   for (const auto& [name, format, range] :
        {std::tuple{"q_range", r.qk_format, r.q_range}, std::tuple{"k_range", r.qk_format, r.k_range},
-        std::tuple{"p_range", r.p_format, r.p_range}, std::tuple{"v_range", r.v_format, r.v_range}}) {
+        std::tuple{"v_range", r.v_format, r.v_range}}) {
     if (format == Format::e4m3 && range < kE4m3Normal)
       return invalid_argument(
           concat("range budget: ", name, " = ", range,
                  " is below 2^-6, the smallest normal e4m3 value, so values would vanish"));
+  }
+  if (r.p_format == Format::u8) {
+    const double bound = static_cast<double>(r.p_range) * r.v_range * r.key_tile;
+    if (bound > kS32Max)
+      return invalid_argument(concat("range budget: p_range * v_range * key_tile = ", bound,
+                                     " exceeds 2^31 - 1, the largest s32: key_tile = ", r.key_tile,
+                                     " must be at most ", static_cast<int>(kS32Max / r.p_range / r.v_range)));
   }
   if (r.pv_accumulator == PvAccumulator::f16_buffered && r.v_scale == ValueScale::none) {
     return invalid_argument(
@@ -144,9 +163,9 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
     const double bound = 32.0 * r.pv_buffer * grid_range(r.p_format, static_cast<float>(p)) *
                          grid_range(r.v_format, r.v_range);
     if (!(bound <= kF16Max)) {
-      return invalid_argument(concat("range budget: 32 * pv_buffer * p_range * v_range = ", bound,
+      return invalid_argument(concat("range budget: 32 * pv_buffer * p_range * 2^slack * v_range = ", bound,
                                      " exceeds 65504, the largest f16: with pv_buffer ", r.pv_buffer,
-                                     " the product p_range * v_range must be at most ",
+                                     " the product p_range * 2^slack * v_range must be at most ",
                                      kF16Max / (32.0 * r.pv_buffer)));
     }
   }
@@ -167,6 +186,7 @@ Status check_budgets(const Recipe& r, std::int64_t head_dim) {
 
 Status check(const Recipe& recipe, std::int64_t head_dim) {
   if (recipe.name == "auto") return {};
+  if (Status s = check_fields(recipe); !s.ok()) return s;
   if (Status s = check_qk(recipe); !s.ok()) return s;
   if (Status s = check_pv(recipe); !s.ok()) return s;
   return recipe.check_budget ? check_budgets(recipe, head_dim) : Status{};

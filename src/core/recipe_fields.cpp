@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "core/recipe_fields.hpp"
 #include "core/text.hpp"
-#include "octavo/recipe.hpp"
 
 namespace octavo {
 namespace {
@@ -36,15 +36,22 @@ struct Field {
   std::string values;
   std::function<std::string(const Recipe&)> get;
   std::function<bool(Recipe&, std::string_view)> set;  // false: the text is not one of `values`
+  std::function<bool(const Recipe&)> holds;            // its value is one of `values`
 };
 
 template <class Enum>
 Field enum_field(const char* name, Enum Recipe::*member, const char* help) {
   std::string values;
   for (const char* word : Names<Enum>::words) values.append(values.empty() ? "" : "|").append(word);
-  return {name, help, values,
-          [member](const Recipe& r) {
-            return std::string(Names<Enum>::words[static_cast<std::size_t>(r.*member)]);
+  const auto known = [member](const Recipe& r) {
+    return static_cast<std::size_t>(r.*member) < Names<Enum>::words.size();
+  };
+  return {name,
+          help,
+          values,
+          [member, known](const Recipe& r) {
+            return known(r) ? std::string(Names<Enum>::words[static_cast<std::size_t>(r.*member)])
+                            : concat("number ", static_cast<std::int64_t>(r.*member));
           },
           [member](Recipe& r, std::string_view text) {
             for (std::size_t i = 0; i < Names<Enum>::words.size(); ++i) {
@@ -53,23 +60,30 @@ Field enum_field(const char* name, Enum Recipe::*member, const char* help) {
               return true;
             }
             return false;
-          }};
+          },
+          known};
 }
 
 Field bool_field(const char* name, bool Recipe::*member, const char* help) {
-  return {name, help, "true|false",
+  return {name,
+          help,
+          "true|false",
           [member](const Recipe& r) { return std::string(r.*member ? "true" : "false"); },
           [member](Recipe& r, std::string_view text) {
             if (text != "true" && text != "false") return false;
             r.*member = text == "true";
             return true;
-          }};
+          },
+          [](const Recipe&) { return true; }};
 }
 
 template <class Number>
 Field number_field(const char* name, Number Recipe::*member, const char* help, Number least, Number most,
                    const char* values) {
-  return {name, help, values, [member](const Recipe& r) { return concat(r.*member); },
+  return {name,
+          help,
+          values,
+          [member](const Recipe& r) { return concat(r.*member); },
           [member, least, most](Recipe& r, std::string_view text) {
             Number parsed{};
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
@@ -77,7 +91,8 @@ Field number_field(const char* name, Number Recipe::*member, const char* help, N
             if (!(parsed >= least && parsed <= most)) return false;  // also refuses NaN
             r.*member = parsed;
             return true;
-          }};
+          },
+          [member, least, most](const Recipe& r) { return r.*member >= least && r.*member <= most; }};
 }
 
 const std::vector<Field>& table() {
@@ -138,6 +153,15 @@ std::vector<RecipeField> fields(const Recipe& recipe) {
   std::vector<RecipeField> list;
   for (const Field& f : table()) list.push_back({f.name, f.get(recipe), f.values, f.help});
   return list;
+}
+
+Status check_fields(const Recipe& recipe) {
+  for (const Field& f : table()) {
+    if (!f.holds(recipe))
+      return invalid_argument(
+          concat("recipe field ", f.name, " = ", f.get(recipe), " is not possible; it takes ", f.values));
+  }
+  return {};
 }
 
 Status set_field(Recipe& recipe, std::string_view field, std::string_view value) {

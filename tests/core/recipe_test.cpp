@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
+
 namespace octavo {
 namespace {
 
@@ -142,6 +145,63 @@ TEST(Budget, RangesKeepValuesOnTheGrid) {
   EXPECT_NE(check(r).message().find("p_range * 2^slack = 80000"), std::string::npos) << check(r).message();
   r.p_format = r.v_format = r.qk_format = Format::bf16;
   EXPECT_TRUE(check(r).ok()) << check(r).message();
+}
+
+TEST(Budget, F16WeightsDoNotVanish) {
+  Recipe r = preset("half");
+  r.p_range = 0x1p-14F;
+  EXPECT_TRUE(check(r).ok()) << check(r).message();
+  r.p_range = 0x1p-15F;
+  EXPECT_NE(check(r).message().find("p_range = 3.0517578e-05 is below 2^-14"), std::string::npos)
+      << check(r).message();
+  r.p_range = 0x1p-10F;
+  r.slack = 1.0F;
+  r.headroom = 4;
+  EXPECT_NE(check(r).message().find("p_range / 2^(headroom + 1)"), std::string::npos) << check(r).message();
+}
+
+TEST(Budget, IntegerSumsOfAKeyTile) {
+  Recipe r = preset("cpu8");
+  r.key_tile = 66304;  // 255 * 127 * 66,304 = 2,147,255,040
+  EXPECT_TRUE(check(r).ok()) << check(r).message();
+  r.key_tile = 66336;
+  EXPECT_NE(check(r).message().find("key_tile = 66336"), std::string::npos) << check(r).message();
+}
+
+// A plain struct takes whatever is written into it.
+TEST(Check, RefusesValuesThatNoFieldTakes) {
+  const auto refused = [](const char* field, const std::function<void(Recipe&)>& change) {
+    for (const Preset& p : presets()) {
+      if (p.name == "auto") continue;
+      Recipe r = preset(p.name);
+      change(r);
+      EXPECT_EQ(check(r).code(), StatusCode::invalid_argument) << r.name << " " << field;
+      EXPECT_NE(check(r).message().find(std::string("recipe field ") + field + " = "), std::string::npos)
+          << check(r).message();
+    }
+  };
+  refused("mixed_period", [](Recipe& r) { r.mixed_period = 0; });
+  refused("key_tile", [](Recipe& r) { r.key_tile = -64; });
+  refused("p_range", [](Recipe& r) { r.p_range = std::numeric_limits<float>::quiet_NaN(); });
+  refused("p_range", [](Recipe& r) { r.p_range = 0.0F; });
+  refused("v_range", [](Recipe& r) { r.v_range = std::numeric_limits<float>::infinity(); });
+  refused("slack", [](Recipe& r) { r.slack = -5.0F; });
+  refused("headroom", [](Recipe& r) { r.headroom = -1000; });
+  refused("p_format", [](Recipe& r) { r.p_format = static_cast<Format>(77); });
+}
+
+TEST(Fields, NumbersComeBackAsTheyWere) {
+  for (const float range : {1.2345678F, 1.2345681F, 65504.004F, 0x1p-100F, 448.0F, 0.1F}) {
+    Recipe r = preset("half");
+    r.p_range = range;
+    for (const RecipeField& f : fields(r)) {
+      Recipe copy = preset("half");
+      ASSERT_TRUE(set_field(copy, f.name, f.value).ok()) << f.name << " = " << f.value;
+      if (f.name == std::string("p_range")) {
+        EXPECT_EQ(copy.p_range, range) << f.value;
+      }
+    }
+  }
 }
 
 TEST(Budget, F16QkAccumulatorDependsOnHeadDim) {
