@@ -36,10 +36,12 @@ inline std::int64_t blocks_of(const QArguments& a) { return std::int64_t{a.q_blo
 /// Calls f with the instance of a kernel template for an access and 64 or 128 channels.
 #define OCTAVO_CHOOSE_ROWS(kernel, access, padded_dim) \
   ((padded_dim) == 64 ? OCTAVO_CHOOSE_ACCESS(kernel, access, 1) : OCTAVO_CHOOSE_ACCESS(kernel, access, 2))
+// NOLINTBEGIN(bugprone-macro-parentheses): of the name of a template there are none
 #define OCTAVO_CHOOSE_ACCESS(kernel, access, chunks)         \
   ((access) == Access::f32    ? kernel<Access::f32, chunks>  \
    : (access) == Access::f16  ? kernel<Access::f16, chunks>  \
    : (access) == Access::bf16 ? kernel<Access::bf16, chunks> \
                               : kernel<Access::any, chunks>)
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace octavo::cuda
