@@ -104,9 +104,9 @@ OCTAVO_DEVICE void settle_half(std::uint32_t (&s)[C::kScoreRegisters], int key, 
 }
 
 /// f16 scores that a bias or smooth_q's term joins: in their own unit it could pass f16's range, or leave
-/// nothing of them in its 11 bits. They become codes less the row's anchor, which is close to the largest of
-/// them: its reference, or this piece's maximum where there is none or that lies far above. Returns the
-/// anchor.
+/// nothing of them in its 11 bits. They become codes less the row's anchor, which the largest of them
+/// passes by kFar at most: its reference, or this piece's maximum where there is none or that lies farther
+/// up. Returns the anchor.
 template <class C, class Extra>
 OCTAVO_DEVICE float settle_row_codes(std::uint32_t (&s)[C::kScoreRegisters], int row, int key, float scale,
                                      float reference, const Extra& extra) {
