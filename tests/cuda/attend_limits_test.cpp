@@ -127,7 +127,8 @@ TEST(AttendLimits, BiasesThatLeaveNothingOfTheScores) {
         const Difference d = difference(c, {}, got, c.emulate(plan.recipe(), {}));
         SCOPED_TRACE(std::string(name) + ", " + std::to_string(size) + ", key " + std::to_string(one));
         EXPECT_EQ(d.not_finite, 0);
-        EXPECT_LE(d.l2, 2e-3) << d.worst;  // equal weights
+        // Equal weights, or one; what is left is what FP8 accumulators cut from sums of 700 values around 0.
+        EXPECT_LE(d.l2, 1e-2) << d.worst;
         for (const float lse : got.lse) EXPECT_NEAR(lse, one < 0 ? size : 3e9F, 0x1p-20F * 3e9F);
       }
     }
