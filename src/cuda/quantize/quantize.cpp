@@ -140,6 +140,7 @@ struct KvWork {
 struct QWork {
   QArguments a;
   Access access = Access::any;
+  bool any = false;  ///< heads to quantize
   bool absmax_pass = false;
 };
 
@@ -188,7 +189,8 @@ Status prepare(const KernelCall& call, const TensorView& q, const KvBuffer& kv, 
   const auto stream = static_cast<cudaStream_t>(call.stream);
   QArguments& a = work.a;
   if (Status s = make_list(call, qq + layout.table, a.sequences); !s.ok()) return s;
-  if (p.q_heads == 0) return {};  // no rows, and nothing to divide by
+  work.any = p.q_heads > 0;
+  if (!work.any) return {};  // no rows, and nothing to divide by
   a.rows = caller_rows(q, p);
   work.access = access_of(a.rows, p.batch, p.q_heads, p.q_len);
   a.heads = IndexDivisor(layout.kv_heads * layout.group);
@@ -239,54 +241,65 @@ Status launch_scales(const QWork& work, cudaStream_t stream) {
   return launch_queries(first, work.access, stream);
 }
 
+Status launch_rows(const KvWork& work, cudaStream_t stream) {
+  return work.keys > 0 ? launch_keys_values(work.a, work.access, stream) : Status{};
+}
+
+Status launch_rows(const QWork& work, cudaStream_t stream) {
+  return work.any ? launch_queries(work.a, work.access, stream) : Status{};
+}
+
+/// In one launch where they can be.
+Status launch_rows(const KvWork& keys, const QWork& queries, cudaStream_t stream) {
+  if (keys.keys > 0 && queries.any && payload_accepts(keys.a, keys.access, queries.a, queries.access))
+    return launch_payload(keys.a, queries.a, keys.access, stream);
+  if (Status s = launch_rows(keys, stream); !s.ok()) return s;
+  return launch_rows(queries, stream);
+}
+
+/// With check_finite: what the device found.
+Status report_nonfinite(const KernelCall& call, const KvWork& work) {
+  if (!call.problem.check_finite) return {};
+  return refuse_nonfinite(work.a.nonfinite, "k or v", static_cast<cudaStream_t>(call.stream));
+}
+
+Status report_nonfinite(const KernelCall& call, const QWork& work) {
+  if (!call.problem.check_finite || !work.any) return {};
+  return refuse_nonfinite(work.a.nonfinite, "q", static_cast<cudaStream_t>(call.stream));
+}
+
 }  // namespace
 
 Status quantize_kv(const KernelCall& call, const TensorView& k, const TensorView& v, std::byte* kv) {
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  KvWork work;
-  if (Status s = prepare(call, k, v, kv, work); !s.ok()) return s;
-  if (Status s = launch_scales(work, stream); !s.ok()) return s;
-  if (work.keys > 0) {
-    if (Status s = launch_keys_values(work.a, work.access, stream); !s.ok()) return s;
-  }
-  return call.problem.check_finite ? refuse_nonfinite(work.a.nonfinite, "k or v", stream) : Status{};
+  KvWork keys;
+  if (Status s = prepare(call, k, v, kv, keys); !s.ok()) return s;
+  if (Status s = launch_scales(keys, stream); !s.ok()) return s;
+  if (Status s = launch_rows(keys, stream); !s.ok()) return s;
+  return report_nonfinite(call, keys);
 }
 
 Status quantize_q(const KernelCall& call, const TensorView& q, const KvBuffer& kv, std::byte* qq) {
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  QWork work;
-  if (Status s = prepare(call, q, kv, qq, work); !s.ok()) return s;
-  if (call.problem.q_heads == 0) return {};
-  if (Status s = launch_scales(work, stream); !s.ok()) return s;
-  if (Status s = launch_queries(work.a, work.access, stream); !s.ok()) return s;
-  return call.problem.check_finite ? refuse_nonfinite(work.a.nonfinite, "q", stream) : Status{};
+  QWork queries;
+  if (Status s = prepare(call, q, kv, qq, queries); !s.ok()) return s;
+  if (Status s = launch_scales(queries, stream); !s.ok()) return s;
+  if (Status s = launch_rows(queries, stream); !s.ok()) return s;
+  return report_nonfinite(call, queries);
 }
 
 Status quantize_all(const KernelCall& call, const TensorView& q, const TensorView& k, const TensorView& v,
                     std::byte* kv, std::byte* qq) {
-  const Problem& p = call.problem;
   const auto stream = static_cast<cudaStream_t>(call.stream);
   KvWork keys;
   QWork queries;
   if (Status s = prepare(call, k, v, kv, keys); !s.ok()) return s;
-  if (Status s = prepare(call, q, {kv, p.kv_heads, 0}, qq, queries); !s.ok()) return s;
+  if (Status s = prepare(call, q, {kv, call.problem.kv_heads, 0}, qq, queries); !s.ok()) return s;
   if (Status s = launch_scales(keys, stream); !s.ok()) return s;
-  if (p.q_heads > 0) {
-    if (Status s = launch_scales(queries, stream); !s.ok()) return s;
-  }
-  if (keys.keys > 0 && p.q_heads > 0 && payload_accepts(keys.a, keys.access, queries.a, queries.access)) {
-    if (Status s = launch_payload(keys.a, queries.a, keys.access, stream); !s.ok()) return s;
-  } else {
-    if (keys.keys > 0) {
-      if (Status s = launch_keys_values(keys.a, keys.access, stream); !s.ok()) return s;
-    }
-    if (p.q_heads > 0) {
-      if (Status s = launch_queries(queries.a, queries.access, stream); !s.ok()) return s;
-    }
-  }
-  if (!p.check_finite) return {};
-  if (Status s = refuse_nonfinite(keys.a.nonfinite, "k or v", stream); !s.ok() || p.q_heads == 0) return s;
-  return refuse_nonfinite(queries.a.nonfinite, "q", stream);
+  if (Status s = launch_scales(queries, stream); !s.ok()) return s;
+  if (Status s = launch_rows(keys, queries, stream); !s.ok()) return s;
+  if (Status s = report_nonfinite(call, keys); !s.ok()) return s;
+  return report_nonfinite(call, queries);
 }
 
 }  // namespace octavo::cuda
