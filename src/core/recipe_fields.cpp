@@ -80,19 +80,20 @@ Field bool_field(const char* name, bool Recipe::*member, const char* help) {
 template <class Number>
 Field number_field(const char* name, Number Recipe::*member, const char* help, Number least, Number most,
                    const char* values) {
+  const auto within = [least, most](Number x) { return x >= least && x <= most; };  // NaN is not
   return {name,
           help,
           values,
           [member](const Recipe& r) { return concat(r.*member); },
-          [member, least, most](Recipe& r, std::string_view text) {
+          [member, within](Recipe& r, std::string_view text) {
             Number parsed{};
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
             if (error != std::errc{} || end != text.data() + text.size()) return false;
-            if (!(parsed >= least && parsed <= most)) return false;  // also refuses NaN
+            if (!within(parsed)) return false;
             r.*member = parsed;
             return true;
           },
-          [member, least, most](const Recipe& r) { return r.*member >= least && r.*member <= most; }};
+          [member, within](const Recipe& r) { return within(r.*member); }};
 }
 
 const std::vector<Field>& table() {
