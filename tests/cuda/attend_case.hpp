@@ -185,31 +185,6 @@ class AttendCase {
   std::vector<std::int64_t> all_;
 };
 
-/// Over listed rows: relative L2 and L1 of `got` against `want`, largest and rms difference of LSE.
-struct Difference {
-  double l2 = 0;
-  double l1 = 0;
-  double lse_max = 0;
-  double lse_rms = 0;
-  std::int64_t rows = 0;
-  std::int64_t not_finite = 0;  ///< elements of `got`, and LSEs that are NaN
-  std::string worst;            ///< where, and both values
-};
-Difference difference(const AttendCase& c, const reference::RowLists& rows, const AttendResult& got,
-                      const AttendResult& want);
-
-/// What docs/numerics.md allows. A weight whose rounding flips moves one row by up to `flip`; problems of few
-/// rows are allowed one such row.
-struct Tolerance {
-  double l2;
-  double flip;
-  double lse;        ///< beside 2^-10 of the largest logit where the scores are not exact
-  double lse_flips;  ///< of a row's LSE when its largest weight flips
-  bool exact_scores;
-};
-
-Tolerance tolerance_of(const Recipe& r, const AttendShape& s);
-
 /// Changes every element of a contiguous [1, H, N, D] tensor: f(value, head, token, channel).
 template <class F>
 void change(const MutableTensorView& t, F f) {
@@ -227,8 +202,5 @@ const std::vector<std::string>& gpu_presets();
 Recipe gpu_recipe(const std::string& name);
 inline bool needs_absmax(const std::string& name) { return name == "fp8-icl" || name == "turbo-icl"; }
 inline bool scales_queries(const Recipe& r) { return r.q_group != Granularity::none; }
-
-/// Equal bits, or a message with the first difference.
-testing::AssertionResult same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
 }  // namespace octavo::test

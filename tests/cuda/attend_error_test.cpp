@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

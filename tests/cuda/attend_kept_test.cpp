@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <optional>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/rows.hpp"
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 
 namespace octavo::test {
 namespace {

@@ -10,23 +10,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <numbers>
 
-#include "cuda/attend_case.hpp"
+#include "cuda/attend_compare.hpp"
 #include "cuda/runtime.hpp"
 
 namespace octavo::test {
 namespace {
-
-/// Rows whose largest weight may flip: one, and with direct weights of integer scores those whose code lies
-/// as close to the border of two as the kernel's constant is rounded. That is 1.5 * 2^23 times the codes (8
-/// an octave) of one unit, to 24 bits: an error of at most 0.75 of a unit's codes, half of it on average, and
-/// there is one border a code.
-double rows_that_flip(const Recipe& r, const AttendCase& c, const Difference& d) {
-  if (r.exp2 != Exp2::direct || (r.qk_format != Format::int8 && r.qk_format != Format::int4)) return 1.0;
-  const double unit = c.largest_logit() / (r.q_range * r.k_range);  // nats; norms for largest magnitudes
-  return 1.0 + std::min(1.0, 0.375 * 8.0 * std::numbers::log2e * unit) * static_cast<double>(d.rows);
-}
 
 class Watch {
  public:
