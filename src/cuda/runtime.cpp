@@ -267,11 +267,13 @@ Status encode_tensor_map(CUtensorMap* map, const TensorMapSpec& spec) {
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
   constexpr cuuint32_t kSteps[5] = {1, 1, 1, 1, 1};
+  // Boxes are 128 bytes wide. Promoted to 256, a row of 128 f16 channels, which comes in two boxes, is asked
+  // for twice: reading 65,536 keys for one query took 5 to 7% longer.
   const CUresult result =
       (*encode)(map, kTypes[static_cast<std::size_t>(spec.element)], static_cast<cuuint32_t>(spec.rank),
                 const_cast<void*>(spec.address), spec.dims.data(), spec.strides.data(), spec.box.data(),
                 kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzles[static_cast<std::size_t>(spec.swizzle)],
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   std::string text =
       concat("encoding a tensor map failed: error ", static_cast<int>(result), "; address ", spec.address);
