@@ -197,7 +197,8 @@ Arguments common_arguments(const Problem& p, const Recipe& r, const Instance& in
   return a;
 }
 
-Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cudaStream_t stream) {
+Status launch(const Instance& instance, const Schedule& schedule, Maps& maps, Arguments& a, int device,
+              cudaStream_t stream) {
   if (a.counter != nullptr) {
     if (Status s = launch_clear(a.counter, stream); !s.ok()) return s;
   }
@@ -211,7 +212,9 @@ Status launch(const Instance& instance, Maps& maps, Arguments& a, int device, cu
                                pointers, stream);
       !s.ok())
     return s;
-  return a.whole == a.items ? Status{} : launch_merge(a, instance.rows, stream);
+  if (a.whole == a.items) return {};
+  const auto used = static_cast<int>(std::min<std::int64_t>(schedule.rows, instance.rows));
+  return launch_merge(a, instance.rows, used, stream);
 }
 
 Status check_items(const Schedule& schedule) {
@@ -260,7 +263,7 @@ Status attend(const KernelCall& call, const Instance& instance, const std::byte*
   }
   Maps maps;
   if (Status s = encode(maps, instance, r, q, qq, k, kv.data); !s.ok()) return s;
-  return launch(instance, maps, a, p.device.index, stream);
+  return launch(instance, schedule, maps, a, p.device.index, stream);
 }
 
 namespace {
@@ -348,7 +351,7 @@ Status attend_direct(const KernelCall& call, const Instance& instance, const Ten
   if (Status s = encode_rows(maps, instance, q_rows, k_rows); !s.ok()) return s;
   if (Status s = rows_map(&maps.v, v_rows, 64, instance.keys); !s.ok()) return s;
   maps.v_rest = maps.v;
-  return launch(instance, maps, a, p.device.index, static_cast<cudaStream_t>(call.stream));
+  return launch(instance, schedule, maps, a, p.device.index, static_cast<cudaStream_t>(call.stream));
 }
 
 }  // namespace octavo::cuda::sm90

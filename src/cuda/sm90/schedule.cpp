@@ -35,7 +35,8 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   std::int64_t multiprocessors = 132;
   if (const auto properties = device_properties(p.device.index); properties.ok())
     multiprocessors = (*properties)->sm_count;
-  tiles = pieces(longest(p, &Sequence::q_len) * group, instance.rows);
+  rows = longest(p, &Sequence::q_len) * group;
+  tiles = pieces(rows, instance.rows);
   pairs = static_cast<std::int64_t>(p.sequences.size()) * kv_heads;
   longest_first = p.options.causal != Causal::none || p.options.window.right >= 0;
   dynamic = longest_first || !uniform(p);
@@ -47,10 +48,10 @@ Schedule::Schedule(const Problem& p, const Recipe& r, const Instance& instance, 
   correction = bytes;
   if (r.smooth_q) bytes += section(p.q_heads * term_elements(p));
   partial_out = bytes;
-  const std::int64_t rows = (items() - whole) * instance.rows;
-  bytes += section(rows * p.head_dim);
+  const std::int64_t partial_rows = (items() - whole) * instance.rows;
+  bytes += section(partial_rows * p.head_dim);
   partial_lse = bytes;
-  bytes += section(rows);
+  bytes += section(partial_rows);
 }
 
 void Schedule::divide(const Problem& p, const Recipe& r, const Instance& instance,

@@ -11,7 +11,8 @@ namespace octavo::cuda::sm90 {
 struct Schedule {
   std::int64_t group = 1;     ///< query heads that are packed into the rows of a tile
   std::int64_t kv_heads = 1;  ///< heads that items count: key heads, or query heads where nothing is packed
-  std::int64_t tiles = 0;     ///< query tiles of the longest sequence
+  std::int64_t rows = 0;      ///< of the longest sequence, packed
+  std::int64_t tiles = 0;     ///< that they fill
   std::int64_t pairs = 0;     ///< (sequence, head)
   std::int64_t whole = 0;     ///< tiles that keep their keys together; the others are split
   std::int64_t splits = 1;
