@@ -393,13 +393,13 @@ TEST(AttendRecipeTail, SplitsTheLastWave) {
   // Of 128 rows two waves and 8 tiles, of 192 one wave and a third of one.
   const std::int64_t rows = 128 * (2 * (*device)->sm_count + 8);
   const std::vector<AttendShape> shapes = {
-      {.q_heads = 1, .kv_heads = 1, .q_len = rows - 13, .kv_len = 2000, .key_splits = 0},
+      {.q_heads = 1, .kv_heads = 1, .q_len = rows - 13, .kv_len = 6000, .key_splits = 0},
       {.q_heads = 2, .kv_heads = 1, .q_len = rows / 2 - 13, .kv_len = 3001, .head_dim = 128, .key_splits = 0},
       {.q_heads = 1,
        .kv_heads = 1,
        .q_len = rows - 13,
-       .kv_len = 2000,
-       .window = {1500, -1},
+       .kv_len = 6000,
+       .window = {4500, -1},
        .key_splits = 0},
   };
   for (const char* name : {"turbo", "turbo16", "turbo8", "half", "sage-8+16"}) {

@@ -1,13 +1,12 @@
 // Attention on Hopper: one kernel, every recipe (docs/kernels/sm90.md).
 //
-// Roles: a persistent grid, one block an SM. Two or three consumer warpgroups of 64 query rows, and a
+// Roles: a persistent grid, one block an SM. Two to four consumer warpgroups of 64 query rows, and a
 // producer warpgroup of which one thread copies Q, K and V tiles into rings (TMA + mbarrier).
 //
 // A key tile is walked in one or two pieces (Config::kPieces). Step of a piece: softmax S -> P while older
 // products are under way; wait for those; fold; issue S = Q K of a later piece, then O += P V. Two sets of
-// weights, taken in turns, are what allows this. With two pieces there are two sets of scores as well, and a
-// piece's scores are issued a whole step before they are read; with one they are waited for at once, while O
-// += P V goes on.
+// weights, taken in turns, are what allows this. With two sets of scores (Config::kTwoSets) a piece's scores
+// are issued a whole step before they are read; with one they are waited for at once, while O += P V goes on.
 //
 // Traps: ptxas hoists a wait over arithmetic that does not depend on it, and serialises products when
 // accumulators or weights are touched between issue and wait; ptx::hold, ptx::complete and the barrier waits
@@ -39,7 +38,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
   };
 
   while (true) {
-    barrier_wait(shared.q_full(q.stage), q.phase);
+    barrier_wait(shared.known(slot.stage), slot.phase);
     const int index = item_number(shared, slot.stage);
     if (index < 0) break;
     const Item item = decode(a, index);
@@ -63,6 +62,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       }
     };
     skip(before);
+    barrier_wait(shared.q_full(q.stage), q.phase);
 
     const int row0 = first_row + row_of_thread();
     Rows<C> r;
@@ -74,11 +74,13 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     OCTAVO_UNROLL for (int i = 0; i < C::kOutputRegisters; ++i) o.part[i] = typename C::Output(0);
     clear_sums(o, shared);
 
+    int since = 0;  // tiles in the tensor-core accumulators
+    bool flushed_any = false;
     if (n > 0) {
       typename C::Score score0[C::kScoreRegisters];
-      typename C::Score spare[C::kPieces == 2 ? C::kScoreRegisters : 4];
+      typename C::Score spare[C::kTwoSets ? C::kScoreRegisters : 4];
       auto& score1 =
-          reinterpret_cast<typename C::Score(&)[C::kScoreRegisters]>(*(C::kPieces == 2 ? spare : score0));
+          reinterpret_cast<typename C::Score(&)[C::kScoreRegisters]>(*(C::kTwoSets ? spare : score0));
       std::uint32_t weight0[C::kWeightRegisters];
       std::uint32_t spare_weight[C::kLatePack ? 4 : C::kWeightRegisters];
       auto& weight1 =
@@ -93,7 +95,9 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       // Tiles that every row sees whole: where clear_least <= left < clear_least + clear_count.
       const int clear_least = a.reverse ? mine.clear_first - mine.first + 1 : mine.last - mine.clear_last + 1;
       const unsigned clear_count = max(0, mine.clear_last - mine.clear_first);
-      int since = 0;  // tiles in the tensor-core accumulators
+      // The last tile's second piece holds no key that somebody sees.
+      const bool shortened = C::kOneSet && !a.reverse && C::kPieces * mine.last > mine.pieces;
+      const auto flushed = [&] { return since != n - left; };
 
       // In reverse the pieces of a tile change places too, where the order matters.
       const int swapped = C::kSwaps && a.reverse ? 1 : 0;
@@ -185,8 +189,9 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       const auto softmax = [&]<int kAt, bool kMore, Turn kTurn = Turn::counted>(
           typename C::Score(&score)[C::kScoreRegisters], typename C::Score(&other)[C::kScoreRegisters],
           std::uint32_t(&p)[C::kWeightRegisters], const Ring<C::kStages>& next) {
-        constexpr bool kStart = kAt == 0;         // of a tile
-        constexpr bool kWaits = kMore && kStart;  // for the stage whose scores follow
+        constexpr bool kStart = kAt == 0;  // of a tile
+        constexpr bool kWaits =
+            kMore && (C::kOneSet ? !kStart : kStart);  // for the stage whose scores follow
         Scales<C> scale;
         OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
           OCTAVO_UNROLL for (int i = 0; i < 2 && !C::kHalfScores; ++i) scale.of[b][i] =
@@ -234,12 +239,12 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         } else {
           finish(p);
         }
-        if constexpr (kMore && C::kPieces == 2) load_scales(kAt, next.stage);
+        if constexpr (kMore && C::kTwoSets) load_scales(kAt, next.stage);
         ptx::wgmma_wait<0>();
-        if constexpr (C::kPieces == 2) ptx::hold(other);
+        if constexpr (C::kTwoSets) ptx::hold(other);
         hold_output(o);
         if (kStart) arrive(shared.empty(finished));
-        since = fold<C, !kStart, kTurn>(o, r, shared, a, moved, since);
+        since = fold<C, !kStart, kTurn>(o, r, shared, a, moved, since, flushed());
         if constexpr (C::kLatePack) pack_late<C>(score, p);
         if constexpr (kMore) start_scores<C>(score);
         ptx::hold(p);
@@ -268,21 +273,21 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
 
       barrier_wait(shared.full(ring.stage), ring.phase);
       start_scores<C>(score0);
-      if constexpr (C::kPieces == 2) start_scores<C>(score1);
+      if constexpr (C::kTwoSets) start_scores<C>(score1);
       ptx::hold(score0);
-      if constexpr (C::kPieces == 2) ptx::hold(score1);
+      if constexpr (C::kTwoSets) ptx::hold(score1);
       hold_output(o);
       ptx::wgmma_fence();
       scores(score0, 0, at_stage);
       ptx::wgmma_commit();
-      if constexpr (C::kPieces == 2) {
+      if constexpr (C::kTwoSets) {
         scores(score1, 1, at_stage);
         ptx::wgmma_commit();
       }
       OCTAVO_UNROLL for (int at = 0; at < C::kPieces; ++at) load_scales(at, ring.stage);
-      ptx::wgmma_wait<C::kPieces - 1>();
+      ptx::wgmma_wait<C::kTwoSets ? 1 : 0>();
       ptx::hold(score0);
-      if constexpr (C::kPieces == 2) {
+      if constexpr (C::kTwoSets) {
         while (left > 1) {
           const Ring<C::kStages> next = after();
           softmax.template operator()<0, true>(score0, score1, weight0, next);
@@ -303,23 +308,29 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         values.template operator()<1>(weight1);
         end_products();
       } else {
-        /// a tile and the scores of the next; those are waited for, its own products are not
+        // Steps take turns with the sets of weights; where a tile has two pieces, with those.
+        constexpr auto piece_of = [](Turn turn) { return C::kPieces == 2 && turn == Turn::second ? 1 : 0; };
+        constexpr auto fold_of = [](Turn turn) { return C::kPieces == 2 ? Turn::counted : turn; };
+        /// a piece and the scores of the next; those are waited for, its own products are not
         const auto step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
-          const Ring<C::kStages> next = after();
-          softmax.template operator()<0, true, kTurn>(score0, score0, p, next);
-          scores(score0, 0, stage_of(next));
+          constexpr int kAt = piece_of(kTurn);
+          constexpr bool kLastOfTile = kAt == C::kPieces - 1;
+          const Ring<C::kStages> next = kLastOfTile ? after() : ring;
+          softmax.template operator()<kAt, true, fold_of(kTurn)>(score0, score0, p, next);
+          scores(score0, kLastOfTile ? 0 : 1, stage_of(next));
           ptx::wgmma_commit();
-          values.template operator()<0>(p);
+          values.template operator()<kAt>(p);
           ptx::wgmma_commit();
-          next_tile(next);
+          if constexpr (kLastOfTile) next_tile(next);
           load_scales(0, ring.stage);
           ptx::wgmma_wait<1>();
           ptx::hold(score0);
         };
         const auto last_step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
+          constexpr int kAt = piece_of(kTurn);
           arrive(shared.q_empty(q.stage));  // the last scores are there: the next item's queries may come
-          softmax.template operator()<0, false, kTurn>(score0, score0, p, ring);
-          values.template operator()<0>(p);
+          softmax.template operator()<kAt, false, fold_of(kTurn)>(score0, score0, p, ring);
+          values.template operator()<kAt>(p);
           end_products();
         };
         if constexpr (C::kLatePack) {
@@ -327,7 +338,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           last_step.template operator()<Turn::first>(weight0);
         } else {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
           while (true) {
-            if (left == 1) {
+            if (left == 1 && (C::kPieces == 1 || shortened)) {
               last_step.template operator()<Turn::first>(weight0);
               break;
             }
@@ -342,15 +353,14 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       }
       arrive(shared.empty(ring.stage));
       ring.advance();
-      if constexpr (C::kFlushes) {
-        if constexpr (C::kShares) take_sums(o, r, a.zero);
-        flush(o, shared, a);
-      }
+      if constexpr (C::kShares) take_sums(o, r, a.zero);
+      if constexpr (C::kSumsInRegisters) flush(o, shared, a, true);
+      flushed_any = flushed();
     }
     if (n == 0) arrive(shared.q_empty(q.stage));
     q.advance();
     skip(total - before - n);
-    write_rows<C>(o, r, shared, a, slot.stage, warpgroup);
+    write_rows<C>(o, r, shared, a, slot.stage, warpgroup, flushed_any);
     slot.advance();
   }
 }
@@ -370,19 +380,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       ptx::barrier_init(shared.q_full(i), 1);
       ptx::barrier_init(shared.q_empty(i), C::kConsumers * 4);
     }
+    for (int i = 0; i < C::kSlots; ++i) ptx::barrier_init(shared.known(i), 1);
     ptx::barrier_init_fence();
     ptx::prefetch_map(&maps.q);
     ptx::prefetch_map(&maps.k);
     ptx::prefetch_map(&maps.v);
   }
   ptx::admit_successor();
-  ptx::wait_for_predecessors();
   __syncthreads();
   if (warpgroup == C::kConsumers) {
     ptx::give_registers<C::kProducerRegisters>();
     if (threadIdx.x == C::kConsumers * 128) produce<C>(shared, maps, a);
   } else {
     ptx::take_registers<C::kConsumerRegisters>();
+    ptx::wait_for_predecessors();
     consume<C>(shared, a, warpgroup);
   }
 }

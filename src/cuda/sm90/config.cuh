@@ -8,6 +8,7 @@
 
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/arguments.hpp"
+#include "cuda/sm90/instance.hpp"
 
 namespace octavo::cuda::sm90 {
 
@@ -17,16 +18,13 @@ using ptx::Mma;
 /// e4m3 byte from the logarithm, against a reference that moves rarely (docs/numerics.md, slack).
 enum class Weights { exact, direct };
 
-/// kScores: operands and accumulator of Q K^T. kValues: of P V. kGeneral: boolean mask, bias and smooth_q's
-/// term too.
-/// kNarrow: 128 query rows a tile where 192 would fit, for problems whose tiles are too few for all
-/// multiprocessors.
-template <Mma kScores_, Mma kValues_, Weights kWeights_, int kDim_, bool kGeneral_, bool kNarrow_ = false>
+/// kScores: operands and accumulator of Q K^T. kValues: of P V.
+template <Mma kScores_, Mma kValues_, Weights kWeights_, int kDim_, Variant kVariant>
 struct Config {
   static constexpr Mma kScores = kScores_;
   static constexpr Mma kValues = kValues_;
   static constexpr int kDim = kDim_;
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kGeneral = kVariant == Variant::general;
   static constexpr bool kDirect = kWeights_ == Weights::direct;
 
   static constexpr bool kHalfScores =
@@ -44,16 +42,20 @@ struct Config {
   static constexpr bool kWideValues = kValues == Mma::f16_f32 || kValues == Mma::bf16_f32;
   static constexpr bool kHalfOutput = kValues == Mma::e4m3_f16;
 
-  // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, 2 with
-  // 240.
-  static constexpr bool kNarrow = kNarrow_;
-  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow;
-  static constexpr int kConsumers = kThree ? 3 : 2;
+  // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, and in
+  // narrow instances, 2 with 240; in wide ones 4 with 112. `turbo16` d64 is narrow throughout: as fast at all
+  // lengths, faster at most (docs/kernels/sm90.md).
+  static constexpr bool kNarrow = kVariant == Variant::narrow;
+  static constexpr bool kFour = kVariant == Variant::wide;
+  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow && !kFour &&
+                                 !(kWideOperands && kHalfScores && !kGeneral);
+  static constexpr int kConsumers = kFour ? 4 : kThree ? 3 : 2;
   // Two sets of scores, one a piece, hide the scores' latency but cost instructions: they pay where two
-  // warpgroups do not hide it (docs/kernels/sm90.md).
-  static constexpr int kPieces =
-      kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kNarrow) ? 2
-                                                                                                          : 1;
+  // warpgroups do not hide it (docs/kernels/sm90.md). With 112 registers two pieces take turns with one set.
+  static constexpr bool kTwoSets =
+      kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kDim == 64);
+  static constexpr int kPieces = kTwoSets || kFour ? 2 : 1;
+  static constexpr bool kOneSet = kPieces == 2 && !kTwoSets;
   /// of a tile
   static constexpr int kKeys = !kHalfScores                   ? 128
                                : kDim == 64 || !kWideOperands ? 192
@@ -62,11 +64,11 @@ struct Config {
   static constexpr int kPiece = kKeys / kPieces;  ///< keys of a step
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = kThree ? 160 : 240;
-  static constexpr int kProducerRegisters = kThree ? 32 : 24;
+  static constexpr int kConsumerRegisters = kFour ? 112 : kThree ? 160 : 240;
+  static constexpr int kProducerRegisters = kThree || kFour ? 32 : 24;
 
-  // Registers of a thread: scores and weights of one piece. There are two sets of weights, and of scores
-  // where a tile has two pieces.
+  // Registers of a thread: scores and weights of one piece. There are two sets of weights, and of scores with
+  // kTwoSets.
   using Score = std::conditional_t<kHalfScores, std::uint32_t, std::conditional_t<kIntScores, int, float>>;
   static constexpr int kScoreRegisters = kHalfScores ? kPiece / 4 : kPiece / 2;
   static constexpr int kWeightRegisters = kWideValues ? kPiece / 4 : kPiece / 8;
@@ -90,11 +92,13 @@ struct Config {
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
   // keys), in registers, or in shared memory where 160 registers have no room.
   static constexpr bool kFlushes = !kWideValues;
-  static constexpr bool kSumsInShared = kFlushes && kThree && !kHalfOutput;
+  static constexpr bool kSumsInShared = kFlushes && (kThree || kFour) && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
   /// Sums take what references moved at the next flush, which costs nothing there. Direct weights move them
   /// so rarely that sums in shared memory are scaled at once: two registers less.
   static constexpr bool kPends = kFlushes && !(kDirect && kSumsInShared);
+  /// Sums in shared memory that are flushed to rarely need not be cleared first: few keys never get there.
+  static constexpr bool kLazy = kSumsInShared && kDirect && !kFour;
   static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush by 256 keys
 
   // Shared memory, bytes. Rows of more than 128 bytes are split into chunks of 128, the widest swizzle.

@@ -6,8 +6,9 @@
 
 namespace octavo::cuda::sm90 {
 
-template <class C>
+template <Mma kScores, Mma kValues, Weights kWeights, int kDim, Variant kVariant>
 Instance instance(const char* name) {
+  using C = Config<kScores, kValues, kWeights, kDim, kVariant>;
   return {reinterpret_cast<const void*>(&attend<C>),
           name,
           C::kRows,
@@ -20,22 +21,27 @@ Instance instance(const char* name) {
           C::kColumns,
           C::kWideOperands,
           C::kWideValues,
-          C::kNarrow};
+          kVariant};
 }
 
 template <Mma kScores, Mma kValues, Weights kWeights>
 Instance family(int dim, Variant variant, const char* name) {
-  const bool general = variant == Variant::general;
+  const auto of = [&]<int kDim, Variant kVariant>() {
+    return instance<kScores, kValues, kWeights, kDim, kVariant>(name);
+  };
   if (dim == 128) {
-    return general ? instance<Config<kScores, kValues, kWeights, 128, true>>(name)
-                   : instance<Config<kScores, kValues, kWeights, 128, false>>(name);
+    return variant == Variant::general ? of.template operator()<128, Variant::general>()
+                                       : of.template operator()<128, Variant::plain>();
   }
-  if constexpr (kScores != Mma::int8 && kScores != Mma::e4m3_f32) {  // what auto and short calls pick
-    if (variant == Variant::narrow)
-      return instance<Config<kScores, kValues, kWeights, 64, false, true>>(name);
+  if (variant == Variant::general) return of.template operator()<64, Variant::general>();
+  // Of what auto and short calls pick. turbo16's plain tiles are narrow already.
+  if constexpr (kScores == Mma::e4m3_f16) {
+    if (variant == Variant::wide) return of.template operator()<64, Variant::wide>();
   }
-  return general ? instance<Config<kScores, kValues, kWeights, 64, true>>(name)
-                 : instance<Config<kScores, kValues, kWeights, 64, false>>(name);
+  if constexpr (kScores == Mma::e4m3_f16 || kScores == Mma::f16_f32 || kScores == Mma::bf16_f32) {
+    if (variant == Variant::narrow) return of.template operator()<64, Variant::narrow>();
+  }
+  return of.template operator()<64, Variant::plain>();
 }
 
 }  // namespace octavo::cuda::sm90

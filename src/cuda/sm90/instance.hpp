@@ -5,6 +5,10 @@
 
 namespace octavo::cuda::sm90 {
 
+/// plain; with boolean mask, bias or smooth_q's term; with fewer query rows a tile, or more, where they fill
+/// multiprocessors better (the plain one where a family has no such instance).
+enum class Variant { plain, general, narrow, wide };
+
 struct Instance {
   const void* function = nullptr;
   const char* name = "";
@@ -18,12 +22,8 @@ struct Instance {
   int columns = 0;      ///< of V, ones included
   bool wide_operands = false;
   bool wide_values = false;
-  bool narrow = false;
+  Variant variant = Variant::plain;
 };
-
-/// plain; with boolean mask, bias or smooth_q's term; or with fewer query rows a tile, for problems of few
-/// tiles (the plain one where a family has no such instance).
-enum class Variant { plain, general, narrow };
 
 // One function a family, each in its own file of instances/. dim: 64 or 128.
 Instance half_f16(int dim, Variant variant);

@@ -86,13 +86,21 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
   if (!p.options.mask.empty() || !p.options.bias.empty() || r.smooth_q)
     return instance_of(f, p, r, Variant::general);
   const Instance plain = instance_of(f, p, r, Variant::plain);
-  const Instance narrow = instance_of(f, p, r, Variant::narrow);
-  if (!narrow.narrow) return plain;
-  if (narrow.step != plain.step) {  // their bits differ
-    if (r.key_tile != 0) return r.key_tile == narrow.step ? narrow : plain;
-    if (p.options.key_splits > 0) return plain;  // whatever is computed beside
+  Instance best = plain;
+  double time = Schedule(p, r, plain, true).time;
+  for (const Variant variant : {Variant::narrow, Variant::wide}) {
+    const Instance other = instance_of(f, p, r, variant);
+    if (other.variant != variant) continue;
+    if (other.step != plain.step) {  // their bits differ
+      if (r.key_tile == other.step) return other;
+      if (r.key_tile != 0 || p.options.key_splits > 0) continue;  // whatever is computed beside
+    }
+    if (const double then = Schedule(p, r, other, true).time; then < time) {
+      time = then;
+      best = other;
+    }
   }
-  return Schedule(p, r, narrow, true).time < Schedule(p, r, plain, true).time ? narrow : plain;
+  return best;
 }
 
 Status accepts_formats(const Family& f, const Recipe& r) {

@@ -83,7 +83,7 @@ OCTAVO_DEVICE std::uint32_t sum_address(const Shared<C>& shared, int i) {
 }
 template <class C>
 OCTAVO_DEVICE void clear_sums(Output<C>& o, const Shared<C>& shared) {
-  if constexpr (C::kSumsInShared) {
+  if constexpr (C::kSumsInShared && !C::kLazy) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 4; i += 4)
         ptx::store_shared_quad(sum_address(shared, i), make_float4(0, 0, 0, 0));
   } else if constexpr (C::kSumsInRegisters) {
@@ -103,14 +103,21 @@ OCTAVO_DEVICE float accumulated(const Output<C>& o, int i) {
   }
 }
 
+/// Sums of accumulators i to i + 3 in shared memory, 0 where nothing was flushed to them yet.
+template <class C>
+OCTAVO_DEVICE float4 shared_sums(const Shared<C>& shared, int i, bool flushed) {
+  return !C::kLazy || flushed ? ptx::load_shared_quad(sum_address(shared, i)) : make_float4(0, 0, 0, 0);
+}
+
 /// Every f32 sum of the thread, `columns` too, becomes `change(sum, accumulator, row)`.
 template <class C, class Change>
-OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool columns, const Change& change) {
+OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool flushed, bool columns,
+                               const Change& change) {
   if constexpr (C::kSumsInShared) {
     OCTAVO_UNROLL for (int i = 0; i < C::kDim / 2 + 4; i += 4) {
       if (i == C::kDim / 2 && !columns) break;
       const std::uint32_t at = sum_address(shared, i);
-      const float4 f = ptx::load_shared_quad(at);
+      const float4 f = shared_sums(shared, i, flushed);
       ptx::store_shared_quad(at, make_float4(change(f.x, o.part[i], 0), change(f.y, o.part[i + 1], 0),
                                              change(f.z, o.part[i + 2], 1), change(f.w, o.part[i + 3], 1)));
     }
@@ -127,22 +134,39 @@ OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool colum
 /// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing
 /// there and saves passes over the sums.
 template <class C>
-OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const Arguments& a) {
+OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const Arguments& a, bool flushed) {
   const bool columns = C::kShares || a.quantized_normaliser;
   if constexpr (C::kPends) {
-    change_sums(o, shared, columns,
+    change_sums(o, shared, flushed, columns,
                 [&](float sum, float part, int row) { return fmaf(sum, o.pending[row], part); });
     o.pending[0] = o.pending[1] = 1.0F;
   } else {
-    change_sums(o, shared, columns, [](float sum, float part, int) { return sum + part; });
+    change_sums(o, shared, flushed, columns, [](float sum, float part, int) { return sum + part; });
+  }
+}
+
+/// At the end, the sums of accumulators i to i + 3, a multiple of 4: two of the upper row, two of the lower.
+/// What lies in shared memory still lacks the last products.
+template <class C>
+OCTAVO_DEVICE float4 final_sums(const Output<C>& o, const Shared<C>& shared, int i, bool flushed) {
+  if constexpr (C::kSumsInShared) {
+    const float4 f = shared_sums(shared, i, flushed);
+    const auto added = [&](float sum, int at) {
+      return C::kPends ? fmaf(sum, o.pending[at / 2 % 2], o.part[at]) : sum + o.part[at];
+    };
+    return make_float4(added(f.x, i), added(f.y, i + 1), added(f.z, i + 2), added(f.w, i + 3));
+  } else if constexpr (C::kSumsInRegisters) {
+    return make_float4(o.sum[i], o.sum[i + 1], o.sum[i + 2], o.sum[i + 3]);
+  } else {
+    return make_float4(o.part[i], o.part[i + 1], o.part[i + 2], o.part[i + 3]);
   }
 }
 
 /// The two rows' sums of the columns that are flushed with the output.
 template <class C>
-OCTAVO_DEVICE float2 flushed_columns(const Output<C>& o, const Shared<C>& shared) {
+OCTAVO_DEVICE float2 flushed_columns(const Output<C>& o, const Shared<C>& shared, bool flushed) {
   if constexpr (C::kSumsInShared) {
-    const float4 sums = ptx::load_shared_quad(sum_address(shared, C::kDim / 2));
+    const float4 sums = final_sums(o, shared, C::kDim / 2, flushed);
     return C::kShares ? make_float2(sums.y, sums.w) : make_float2(sums.x, sums.z);
   } else if constexpr (C::kSumsInRegisters) {
     return make_float2(o.sum[C::kDim / 2], o.sum[C::kDim / 2 + 1]);
@@ -163,10 +187,11 @@ OCTAVO_DEVICE void scale_accumulators(Output<C>& o, const float (&factor)[2]) {
 enum class Turn { first, second, counted };
 
 /// Everything that follows a finished product: `since` tiles are in the accumulators, and in the middle
-/// of a tile (kMiddle) its first piece. Returns how many are left there.
+/// of a tile (kMiddle) its first piece. Returns how many are left there. `flushed`: whether any were flushed
+/// before.
 template <class C, bool kMiddle, Turn kTurn>
 OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
-                       const Moved& moved, int since) {
+                       const Moved& moved, int since, bool flushed) {
   if constexpr (C::kFlushes && (!kMiddle || C::kHalfOutput)) {
     const bool due = C::kHalfOutput || since >= a.flush_tiles;
     if constexpr (C::kShares) {
@@ -175,7 +200,8 @@ OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const 
         take_sums(o, r, a.zero);
     }
     if (due) {
-      flush(o, shared, a);
+      flush(o, shared, a, flushed);
+      flushed = true;
       since = 0;
     }
   }
@@ -191,8 +217,8 @@ OCTAVO_DEVICE int fold(Output<C>& o, Rows<C>& r, const Shared<C>& shared, const 
     }
     if constexpr (C::kPends && C::kDirect) {
       pend();
-    } else if (C::kFlushes && !C::kPends) {
-      change_sums(o, shared, true, [&](float sum, float, int row) { return sum * moved.factor[row]; });
+    } else if (C::kSumsInShared && !C::kPends && flushed) {
+      change_sums(o, shared, true, true, [&](float sum, float, int row) { return sum * moved.factor[row]; });
     }
     if (kMiddle || since != 0 || !C::kFlushes) scale_accumulators(o, moved.factor);
   }

@@ -74,18 +74,21 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
   Ring<C::kQStages> q;
   Ring<C::kSlots> slot;
   Ring<C::kStages> ring;
-  int index = a.counter != nullptr ? atomicAdd(a.counter, 1) : static_cast<int>(blockIdx.x);
+  // Items are decoded before they are needed, the first one while the kernel before still runs.
+  int index = static_cast<int>(blockIdx.x);
+  Item item = decode(a, index);
+  ptx::wait_for_predecessors();
+  const auto take = [&](int next) {
+    index = next;
+    item = decode(a, min(next, a.items - 1));
+  };
+  if (a.counter != nullptr) take(atomicAdd(a.counter, 1));
   while (true) {
     ptx::barrier_wait_patiently(shared.q_empty(q.stage), q.phase ^ 1);
-    // Seen after the arrival on q_full.
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.item(slot.stage)), "r"(index < a.items ? index : -1)
-                 : "memory");
-    if (index >= a.items) {
-      ptx::barrier_arrive(shared.q_full(q.stage));
-      break;
-    }
-    const Item item = decode(a, index);
-    index = a.counter != nullptr ? atomicAdd(a.counter, 1) : index + static_cast<int>(gridDim.x);
+    publish(shared, slot.stage, item, index < a.items ? index : -1);
+    ptx::barrier_arrive(shared.known(slot.stage));
+    if (index >= a.items) break;
+    const int next = a.counter != nullptr ? atomicAdd(a.counter, 1) : index + static_cast<int>(gridDim.x);
     const SequenceRow s = a.sequences[item.sequence];
     const int rows = static_cast<int>(s.q_len) * a.group.value();
     const int row = item.tile * C::kRows;
@@ -120,6 +123,7 @@ OCTAVO_DEVICE void produce(const Shared<C>& shared, const Maps& maps, const Argu
       ring.advance();
       tile += a.reverse ? -1 : 1;
     }
+    take(next);
   }
 }
 

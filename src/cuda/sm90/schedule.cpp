@@ -13,16 +13,24 @@ constexpr std::int64_t kMinSplitKeys = 512;  // a part must be worth its merge
 constexpr std::int64_t kMostTailParts = 8;
 
 // Measured costs (docs/kernels/sm90.md), in key tiles of a plain instance, of about 1 us: a key tile, and an
-// item's start and end. A narrow instance has fewer warpgroups that wait for each other.
+// item's start and end. A narrow instance has fewer warpgroups that wait for each other, a wide one more.
 struct Cost {
-  double tile;
-  double item;
-  explicit Cost(const Instance& i) : tile(i.narrow ? 0.795 : 1.0), item(i.narrow ? 3.0 : 7.0) {}
+  double tile = 1.0;
+  double item = 4.0;
+  explicit Cost(const Instance& i) {
+    if (i.variant == Variant::narrow) {
+      tile = 0.76;
+      item = 3.6;
+    } else if (i.variant == Variant::wide) {
+      tile = 1.333;
+      item = 5.5;
+    }
+  }
   [[nodiscard]] double of(std::int64_t key_tiles) const {
     return tile * static_cast<double>(key_tiles) + item;
   }
 };
-constexpr double kMerge = 6.0;  // of split keys: its launch and traffic
+constexpr double kMerge = 10.0;  // of split keys: its launch and traffic
 
 std::size_t section(std::int64_t floats) {
   return static_cast<std::size_t>(round_up(floats * std::int64_t{sizeof(float)}, kSection));

@@ -48,6 +48,7 @@ struct Visibility {
 struct TileRange {
   int first = 0;
   int last = 0;
+  int pieces = 0;  ///< of tiles [0, last): the last one's second may be left out
   int clear_first = 0;
   int clear_last = 0;
 };
@@ -65,6 +66,7 @@ OCTAVO_DEVICE TileRange tiles_of(const Visibility& v, int row, int count, int ro
   if (begin >= end) return t;
   t.first = begin / kKeys;
   t.last = (end + kKeys - 1) / kKeys;
+  t.pieces = (end + kPiece - 1) / kPiece;
   t.clear_first = (v.begin(high) + kPiece - 1) / kPiece;
   t.clear_last = max(0, v.end(low)) / kPiece;
   return t;
@@ -124,9 +126,13 @@ struct Shared {
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q_empty(std::uint32_t stage) const {
     return full(C::kStages + 1) + 16 + 8 * stage;
   }
-  /// number of the item in this slot; -1: no more work
+  /// the item of this slot is published, its queries may still be under way
+  [[nodiscard]] OCTAVO_DEVICE std::uint32_t known(std::uint32_t slot) const {
+    return full(C::kStages + 1) + 32 + 8 * slot;
+  }
+  /// the Item of this slot and its number, see publish()
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t item(std::uint32_t slot) const {
-    return barriers() + 512 + 4 * slot;
+    return barriers() + 512 + 32 * slot;
   }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t q(std::uint32_t stage) const { return base + stage * C::kQBytes; }
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t k(std::uint32_t stage) const {
@@ -150,13 +156,30 @@ struct Shared {
   }
 };
 
+/// Hands the consumers the item of a slot and its number; -1: no more work.
+template <class C>
+OCTAVO_DEVICE void publish(const Shared<C>& shared, std::uint32_t slot, const Item& item, int index) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared.item(slot)), "r"(item.sequence),
+               "r"(item.head), "r"(item.tile), "r"(item.part)
+               : "memory");
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.item(slot) + 16), "r"(index) : "memory");
+}
+template <class C>
+OCTAVO_DEVICE Item published(const Shared<C>& shared, std::uint32_t slot) {
+  Item item;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(item.sequence), "=r"(item.head), "=r"(item.tile), "=r"(item.part)
+               : "r"(shared.item(slot))
+               : "memory");
+  return item;
+}
 /// The number of the item in a slot. A reduction leaves it in a uniform register, so that decoding, loop
-/// counters, branches and descriptors stay on the uniform path. Publishing decoded items instead costs
-/// registers: several reductions end in ordinary ones.
+/// counters, branches and descriptors stay on the uniform path; several, of a published item, end in ordinary
+/// ones.
 template <class C>
 OCTAVO_DEVICE int item_number(const Shared<C>& shared, std::uint32_t slot) {
   int index;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(slot)) : "memory");
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(shared.item(slot) + 16) : "memory");
   return ptx::keep_uniform(index);
 }
 

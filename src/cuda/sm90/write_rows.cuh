@@ -95,8 +95,8 @@ OCTAVO_DEVICE Destination end_rows(Rows<C>& r, const Shared<C>& shared, const Ar
 /// it, else what the accumulators lost.
 template <class C>
 OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C>& shared, const Arguments& a,
-                            float (&l)[2], float (&inverse)[2], float (&share)[2]) {
-  const float2 columns = flushed_columns(o, shared);
+                            bool flushed, float (&l)[2], float (&inverse)[2], float (&share)[2]) {
+  const float2 columns = flushed_columns(o, shared, flushed);
   const float column[2] = {columns.x, columns.y};
   const bool rounded = !C::kDirect && C::kFlushes && a.quantized_normaliser;
   OCTAVO_UNROLL for (int i = 0; i < 2; ++i) {
@@ -110,12 +110,12 @@ OCTAVO_DEVICE void sum_rows(const Output<C>& o, const Rows<C>& r, const Shared<C
   }
 }
 
-/// O = sums * delta_V / l + a share of V's mean. The item is decoded once more: what tells where its rows go
-/// would cost the main loop a dozen registers.
+/// O = sums * delta_V / l + a share of V's mean. The item is read again: what tells where its rows go would
+/// cost the main loop a dozen registers.
 template <class C>
 OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& shared, const Arguments& a,
-                              std::uint32_t slot, int warpgroup) {
-  const Item item = decode(a, item_number(shared, slot));
+                              std::uint32_t slot, int warpgroup, bool flushed) {
+  const Item item = published(shared, slot);
   const SequenceRow s = a.sequences[item.sequence];
   const int rows = static_cast<int>(s.q_len) * a.group.value();
   const int row0 = item.tile * C::kRows + warpgroup * 64 + row_of_thread();
@@ -123,19 +123,12 @@ OCTAVO_DEVICE void write_rows(const Output<C>& o, Rows<C>& r, const Shared<C>& s
   float l[2];
   float inverse[2];
   float share[2];
-  sum_rows(o, r, shared, a, l, inverse, share);
+  sum_rows(o, r, shared, a, flushed, l, inverse, share);
   const Destination to = end_rows(r, shared, a, item, s, slot, l, row0, rows);
 
   /// the thread's two channels 8c + 2t, + 1 of both rows, finished
   const auto finished = [&](int c, float2(&y)[2]) {
-    float4 x;
-    if constexpr (C::kSumsInShared) {
-      x = ptx::load_shared_quad(sum_address(shared, 4 * c));
-    } else if constexpr (C::kSumsInRegisters) {
-      x = make_float4(o.sum[4 * c], o.sum[4 * c + 1], o.sum[4 * c + 2], o.sum[4 * c + 3]);
-    } else {
-      x = make_float4(o.part[4 * c], o.part[4 * c + 1], o.part[4 * c + 2], o.part[4 * c + 3]);
-    }
+    float4 x = final_sums(o, shared, 4 * c, flushed);
     x = make_float4(x.x * inverse[0], x.y * inverse[0], x.z * inverse[1], x.w * inverse[1]);
     if constexpr (!C::kWideValues) {
       const float2 scale = ptx::load_shared_pair(shared.v_scale(slot) + 32 * c + 8 * t);
