@@ -63,20 +63,20 @@ __global__ void clear(int* counter) {
   *counter = 0;
 }
 
-/// A warp has one row of one split tile, of which at most `used` hold queries; a lane every 32nd of its
+/// A warp has one row of one split tile, of which at most `filled` hold queries; a lane every 32nd of its
 /// kLines * 32 channels.
 template <int kLines>
-__global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile, int used) {
-  constexpr int kParts = 32 / kLines;  // that are loaded at once
+__global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile, int filled) {
+  constexpr int kParts = 16;  // that are loaded at once
   ptx::admit_successor();
-  ptx::wait_for_predecessors();
   const std::int64_t line = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
-  const int tile = static_cast<int>(line / used);  // among the split ones
-  const int in_tile = static_cast<int>(line - static_cast<std::int64_t>(tile) * used);
+  const int tile = static_cast<int>(line / filled);  // among the split ones
+  const int in_tile = static_cast<int>(line - static_cast<std::int64_t>(tile) * filled);
   const int index = a.whole + tile * a.splits.value();
   if (index >= a.items) return;
   const Item item = decode(a, index);
+  ptx::wait_for_predecessors();
   const SequenceRow s = a.sequences[item.sequence];
   const int row = item.tile * rows_of_tile + in_tile;
   if (row >= s.q_len * a.group.value()) return;
@@ -84,13 +84,23 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile,
   const auto part_at = [&](int i) { return first_part + static_cast<std::int64_t>(i) * rows_of_tile; };
   const int parts = a.splits.value();
   const auto lse_of = [&](int i) { return i < parts ? a.partial_lse[part_at(i)] : -INFINITY; };
+  float part[kParts][kLines];
+  const auto load = [&](int group) {
+    OCTAVO_UNROLL for (int i = 0; i < kParts; ++i) {
+      if (group + i >= parts) break;
+      const float* from = a.partial_out + part_at(group + i) * a.head_dim + lane;
+      OCTAVO_UNROLL for (int c = 0; c < kLines; ++c) part[i][c] =
+          lane + 32 * c < a.head_dim ? from[32 * c] : 0.0F;
+    }
+  };
+  load(0);  // not behind the LSEs: most often these are all
   // A lane has every 32nd part's LSE; without a key it is -infinity.
   const float first_lse = lse_of(lane);
   float top = first_lse;
   for (int i = lane + 32; i < parts; i += 32) top = ptx::max_nan(top, lse_of(i));
   OCTAVO_UNROLL for (int step = 1; step < 32; step *= 2) top =
       ptx::max_nan(top, __shfl_xor_sync(~0U, top, step));
-  // Parts are added in their order, but loaded several at a time.
+  // Parts are added in their order.
   float total = 0.0F;
   float x[kLines] = {};
   for (int first = 0; first < parts && top != -INFINITY; first += 32) {
@@ -98,13 +108,7 @@ __global__ void __launch_bounds__(kThreads) merge(Arguments a, int rows_of_tile,
     const float weight = __expf(lse - top);
     const unsigned sees_keys = __ballot_sync(~0U, lse != -INFINITY);
     for (int group = first; group < min(first + 32, parts); group += kParts) {
-      float part[kParts][kLines];
-      OCTAVO_UNROLL for (int i = 0; i < kParts; ++i) {
-        if (group + i >= parts) break;
-        const float* from = a.partial_out + part_at(group + i) * a.head_dim + lane;
-        OCTAVO_UNROLL for (int c = 0; c < kLines; ++c) part[i][c] =
-            lane + 32 * c < a.head_dim ? from[32 * c] : 0.0F;
-      }
+      if (group > 0) load(group);
       OCTAVO_UNROLL for (int i = 0; i < kParts; ++i) {
         if (group + i >= parts) break;
         const int of = group - first + i;
@@ -148,9 +152,9 @@ Status launch_clear(int* counter, cudaStream_t stream) {
                        stream);
 }
 
-Status launch_merge(const Arguments& a, int rows_of_tile, int used, cudaStream_t stream) {
-  const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits.value()) * used;
-  const void* pointers[] = {&a, &rows_of_tile, &used};
+Status launch_merge(const Arguments& a, int rows_of_tile, int filled, cudaStream_t stream) {
+  const std::int64_t lines = static_cast<std::int64_t>((a.items - a.whole) / a.splits.value()) * filled;
+  const void* pointers[] = {&a, &rows_of_tile, &filled};
   const auto kernel = a.head_dim <= 64 ? &merge<2> : &merge<4>;
   return launch_kernel({reinterpret_cast<const void*>(kernel), "the merge of split keys",
                         pieces(lines * 32, kThreads), kThreads},

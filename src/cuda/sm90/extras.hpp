@@ -17,8 +17,8 @@ Status launch_correction(const float* q_mean, const float* k_exact, float* corre
 /// The counter of a dynamic schedule back to 0.
 Status launch_clear(int* counter, cudaStream_t stream);
 
-/// Merges the parts of each split tile by their LSE, in order, and writes out and lse. `used`: rows of a tile
-/// that may hold queries.
-Status launch_merge(const Arguments& a, int rows_of_tile, int used, cudaStream_t stream);
+/// Merges the parts of each split tile by their LSE, in order, and writes out and lse. `filled`: rows of a
+/// tile that may hold queries.
+Status launch_merge(const Arguments& a, int rows_of_tile, int filled, cudaStream_t stream);
 
 }  // namespace octavo::cuda::sm90

@@ -213,8 +213,8 @@ Status launch(const Instance& instance, const Schedule& schedule, Maps& maps, Ar
       !s.ok())
     return s;
   if (a.whole == a.items) return {};
-  const auto used = static_cast<int>(std::min<std::int64_t>(schedule.rows, instance.rows));
-  return launch_merge(a, instance.rows, used, stream);
+  const auto filled = static_cast<int>(std::min<std::int64_t>(schedule.rows, instance.rows));
+  return launch_merge(a, instance.rows, filled, stream);
 }
 
 Status check_items(const Schedule& schedule) {
