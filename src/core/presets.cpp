@@ -95,7 +95,8 @@ Recipe turbo() {
   r.q_group = Granularity::per_block;
   // e4m3 has its own exponents: finer scales of K gain nothing after Hadamard.
   r.k_group = Granularity::per_head;
-  // Rows hardly move twice, which is worth 3 to 12% of the time. What the octaves cost, FP8 scores hide.
+  // Rows hardly move twice, which is worth 3 to 12% of the time. What the octaves cost, FP8 scores hide for
+  // the most part.
   r.headroom = 3;
   // R_q * R_k * D <= 65504 keeps an f16 accumulator finite up to D = 128 (22 * 22 * 128 = 61,952).
   r.q_range = r.k_range = 22.0F;

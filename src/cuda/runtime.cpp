@@ -267,8 +267,8 @@ Status encode_tensor_map(CUtensorMap* map, const TensorMapSpec& spec) {
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
   constexpr cuuint32_t kSteps[5] = {1, 1, 1, 1, 1};
-  // Boxes are 128 bytes wide. Promoted to 256, a row of 128 f16 channels, which comes in two boxes, is asked
-  // for twice: reading 65,536 keys for one query took 5 to 7% longer.
+  // Boxes are at most 128 bytes wide. Promoted to 256, a row of 128 f16 channels, which comes in two boxes,
+  // is asked for twice: reading 65,536 keys for one query took 5 to 7% longer.
   const CUresult result =
       (*encode)(map, kTypes[static_cast<std::size_t>(spec.element)], static_cast<cuuint32_t>(spec.rank),
                 const_cast<void*>(spec.address), spec.dims.data(), spec.strides.data(), spec.box.data(),

@@ -466,11 +466,17 @@ const std::vector<std::string>& gpu_presets() {
     for (const Preset& p : presets()) {
       if (p.name != "exact" && p.name != "cpu8" && p.name != "auto") list.push_back(p.name);
     }
+    list.insert(list.end(), {"turbo.wide", "turbo.wide.forward"});
     return list;
   }();
   return names;
 }
 
-Recipe gpu_recipe(const std::string& name) { return *recipe(name); }
+Recipe gpu_recipe(const std::string& name) {
+  Recipe r = *recipe(name.substr(0, name.find('.')));
+  if (name.find(".wide") != std::string::npos) r.key_tile = 96;
+  if (name.find(".forward") != std::string::npos) r.key_order = KeyOrder::forward;
+  return r;
+}
 
 }  // namespace octavo::test

@@ -21,8 +21,8 @@ namespace octavo::test {
 inline constexpr Device kGpu{Device::Kind::cuda, 0};
 
 /// A preset of each kernel family.
-inline constexpr const char* kFamilies[] = {"half",     "sage2-8+8", "sage2++-8+8", "sage-8+16",
-                                            "fp8-head", "turbo8",    "turbo",       "turbo16"};
+inline constexpr const char* kFamilies[] = {"half",   "sage2-8+8", "sage2++-8+8", "sage-8+16", "fp8-head",
+                                            "turbo8", "turbo",     "turbo16",     "turbo.wide"};
 
 /// How q, k and v lie in memory.
 enum class Storage {
@@ -199,6 +199,8 @@ void change(const MutableTensorView& t, F f) {
 
 /// Every preset that runs on Hopper.
 const std::vector<std::string>& gpu_presets();
+/// A preset; with ".wide" behind it in tiles of 96 keys, which at head dims up to 64 is the instance of 256
+/// rows, with ".forward" in forward order.
 Recipe gpu_recipe(const std::string& name);
 inline bool needs_absmax(const std::string& name) { return name == "fp8-icl" || name == "turbo-icl"; }
 inline bool scales_queries(const Recipe& r) { return r.q_group != Granularity::none; }

@@ -147,8 +147,8 @@ TEST(AttendError, ClusteredValuesOver65536Keys) {
     c.send();
     const reference::RowLists rows = c.sample_rows(64 * kKeys);
     const AttendResult exact = c.exact(rows);
-    for (const char* name :
-         {"turbo", "turbo8", "turbo16", "int8-icl", "sage2-8+8", "sage2++-8+8", "fp8-head", "half"}) {
+    for (const char* name : {"turbo", "turbo.wide", "turbo8", "turbo16", "int8-icl", "sage2-8+8",
+                             "sage2++-8+8", "fp8-head", "half"}) {
       const Plan plan = c.make_plan(gpu_recipe(name));
       const AttendResult got = c.run(plan);
       const AttendResult want = c.emulate(plan.recipe(), rows);
@@ -176,7 +176,7 @@ TEST(AttendError, MeanOfValuesUnderNearFlatScores) {
       AttendCase c(s);
       c.send();
       const reference::RowLists rows = c.sample_rows(2 * 32 * kKeys);
-      for (const char* name : {"turbo", "turbo8", "turbo16"}) {
+      for (const char* name : {"turbo", "turbo.wide", "turbo8", "turbo16"}) {
         const Plan plan = c.make_plan(gpu_recipe(name));
         const Difference off = difference(c, rows, c.run(plan), c.emulate(plan.recipe(), rows));
         std::printf("D %-4ld q x %.3f %-8s off by %.4f\n", static_cast<long>(dim),

@@ -36,7 +36,7 @@ void expect_right_or_nan(AttendCase& c, const std::string& name) {
 TEST(AttendLimits, ScoresFarBelowF16AreNoHiddenKeys) {
   OCTAVO_NEEDS_HOPPER();
   // Keys of two opposite kinds, so that smoothing takes nothing; every row sees one key alone.
-  for (const char* name : {"turbo16", "turbo", "turbo8"}) {
+  for (const char* name : {"turbo16", "turbo", "turbo.wide", "turbo8"}) {
     for (const float size : {2.0F, 20.0F}) {
       AttendCase c({.window = {0, 0}, .scale = 0.5F, .k_mean = 0.0F});
       change(c.q(), [&](float, auto, auto, auto) { return size; });
@@ -49,7 +49,7 @@ TEST(AttendLimits, ScoresFarBelowF16AreNoHiddenKeys) {
 
 TEST(AttendLimits, KernelsEndWhateverTheLogits) {
   OCTAVO_NEEDS_HOPPER();
-  for (const char* name : {"turbo16", "turbo", "turbo8", "sage2-8+8", "fp8-head", "half"}) {
+  for (const char* name : {"turbo16", "turbo", "turbo.wide", "turbo8", "sage2-8+8", "fp8-head", "half"}) {
     for (const float size : {40.0F, 400.0F, 1300.0F}) {
       for (const float sign : {-1.0F, 1.0F}) {
         AttendCase c({.q_len = 1, .kv_len = 384, .k_mean = 0.0F});
@@ -115,7 +115,7 @@ TEST(AttendLimits, BiasesOfAnySize) {
 // Of such a size nothing is left of the scores, neither here nor in the emulator's f32.
 TEST(AttendLimits, BiasesThatLeaveNothingOfTheScores) {
   OCTAVO_NEEDS_HOPPER();
-  for (const char* name : {"turbo", "turbo16", "turbo8", "sage2-8+8", "half"}) {
+  for (const char* name : {"turbo", "turbo.wide", "turbo16", "turbo8", "sage2-8+8", "half"}) {
     for (const std::int64_t one : {-1, 0, 350, 699}) {  // the key far above the others, or none
       for (const float size : {-1e9F, 1e9F}) {
         AttendShape s{.q_len = 100, .kv_len = 700, .bias = Extra::full};

@@ -70,7 +70,7 @@ TEST(AttendRepeat, AThousandRunsGiveEqualBits) {
                            .kv_len = 1100,
                            .causal = Causal::bottom_right,
                            .lengths = {1100, 333, 900}};
-  for (const char* name : {"half", "sage2++-8+8", "int8-icl", "turbo8", "turbo", "turbo16"}) {
+  for (const char* name : {"half", "sage2++-8+8", "int8-icl", "turbo8", "turbo", "turbo.wide", "turbo16"}) {
     Runner r(ragged, gpu_recipe(name));
     const Stream stream;
     std::vector<float> first;

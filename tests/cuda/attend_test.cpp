@@ -359,7 +359,8 @@ TEST(AttendFields, OverridesThatFamiliesTake) {
   for (const std::int64_t dim : {64, 128}) {
     AttendShape s{.q_heads = 4, .kv_heads = 2, .q_len = 200, .kv_len = 700, .head_dim = dim};
     s.v_mean = 1.0F;
-    for (const char* name : {"sage2-8+8", "turbo8", "turbo", "turbo16", "fp8-head", "sage2++-8+8"}) {
+    for (const char* name :
+         {"sage2-8+8", "turbo8", "turbo", "turbo.wide", "turbo16", "fp8-head", "sage2++-8+8"}) {
       check_with(name, {{"smooth_v", "true"}}, s);
       check_with(name, {{"smooth_k", "false"}}, s);
       check_with(name, {{"key_order", "forward"}}, s);
@@ -385,12 +386,28 @@ TEST(AttendFields, OverridesThatFamiliesTake) {
   std::printf("largest relative L2 %.2e\n", worst.l2);
 }
 
+// Tiles of 256 rows where they fill a wave and lower ones do not.
+TEST(AttendRecipeTail, TakesWideTiles) {
+  OCTAVO_NEEDS_HOPPER();
+  const auto device = cuda::device_properties(0);
+  ASSERT_TRUE(device.ok());
+  const std::int64_t tokens = (*device)->sm_count / 8 * 256;
+  const AttendShape s{.q_heads = 8, .kv_heads = 8, .q_len = tokens, .kv_len = tokens, .key_splits = 0};
+  Worst worst;
+  check_case(s, "turbo", worst, 1'000'000);
+  AttendCase c(s);
+  c.send();
+  EXPECT_EQ(c.make_plan(gpu_recipe("turbo")).recipe().key_tile, gpu_recipe("turbo.wide").key_tile);
+  std::printf("  largest relative L2 %.2e, LSE %.2e\n", worst.l2, worst.lse);
+}
+
 // More query tiles than multiprocessors, but no whole number of waves: the keys of the last tiles are split.
 TEST(AttendRecipeTail, SplitsTheLastWave) {
   OCTAVO_NEEDS_HOPPER();
   const auto device = cuda::device_properties(0);
   ASSERT_TRUE(device.ok());
-  // Of 128 rows two waves and 8 tiles, of 192 one wave and a third of one.
+  // Of 128 rows two waves and 8 tiles, of 192 one wave and a third of one, of 256 one wave and 4. Keys enough
+  // that parts are worth their merge.
   const std::int64_t rows = 128 * (2 * (*device)->sm_count + 8);
   const std::vector<AttendShape> shapes = {
       {.q_heads = 1, .kv_heads = 1, .q_len = rows - 13, .kv_len = 6000, .key_splits = 0},
@@ -460,8 +477,8 @@ void sanitize(const AttendShape& shape, std::initializer_list<const char*> names
     }
   }
 }
-constexpr std::initializer_list<const char*> kFamilies = {"half",     "sage2-8+8", "sage2++-8+8", "sage-8+16",
-                                                          "fp8-head", "turbo8",    "turbo",       "turbo16"};
+constexpr std::initializer_list<const char*> kFamilies = {
+    "half", "sage2-8+8", "sage2++-8+8", "sage-8+16", "fp8-head", "turbo8", "turbo", "turbo.wide", "turbo16"};
 
 TEST(AttendSanitize, PackedCausal) {
   OCTAVO_NEEDS_HOPPER();

@@ -75,7 +75,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
     clear_sums(o, shared);
 
     int since = 0;  // tiles in the tensor-core accumulators
-    bool flushed_any = false;
+    bool has_sums = false;
     if (n > 0) {
       typename C::Score score0[C::kScoreRegisters];
       typename C::Score spare[C::kTwoSets ? C::kScoreRegisters : 4];
@@ -95,8 +95,8 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
       // Tiles that every row sees whole: where clear_least <= left < clear_least + clear_count.
       const int clear_least = a.reverse ? mine.clear_first - mine.first + 1 : mine.last - mine.clear_last + 1;
       const unsigned clear_count = max(0, mine.clear_last - mine.clear_first);
-      // The last tile's second piece holds no key that somebody sees.
-      const bool shortened = C::kOneSet && !a.reverse && C::kPieces * mine.last > mine.pieces;
+      // The last tile's second piece holds no key that a row sees; in reverse it is walked first, and whole.
+      const bool shortened = !a.reverse && C::kPieces * mine.last > mine.pieces;
       const auto flushed = [&] { return since != n - left; };
 
       // In reverse the pieces of a tile change places too, where the order matters.
@@ -191,7 +191,7 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
           std::uint32_t(&p)[C::kWeightRegisters], const Ring<C::kStages>& next) {
         constexpr bool kStart = kAt == 0;  // of a tile
         constexpr bool kWaits =
-            kMore && (C::kOneSet ? !kStart : kStart);  // for the stage whose scores follow
+            kMore && kStart == (C::kTwoSets || C::kPieces == 1);  // for the stage whose scores follow
         Scales<C> scale;
         OCTAVO_UNROLL for (int b = 0; b < Scales<C>::kBlocks; ++b) {
           OCTAVO_UNROLL for (int i = 0; i < 2 && !C::kHalfScores; ++i) scale.of[b][i] =
@@ -308,59 +308,67 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         values.template operator()<1>(weight1);
         end_products();
       } else {
-        // Steps take turns with the sets of weights; where a tile has two pieces, with those.
-        constexpr auto piece_of = [](Turn turn) { return C::kPieces == 2 && turn == Turn::second ? 1 : 0; };
-        constexpr auto fold_of = [](Turn turn) { return C::kPieces == 2 ? Turn::counted : turn; };
         /// a piece and the scores of the next; those are waited for, its own products are not
-        const auto step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
-          constexpr int kAt = piece_of(kTurn);
+        const auto step = [&]<int kAt, Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
           constexpr bool kLastOfTile = kAt == C::kPieces - 1;
           const Ring<C::kStages> next = kLastOfTile ? after() : ring;
-          softmax.template operator()<kAt, true, fold_of(kTurn)>(score0, score0, p, next);
+          softmax.template operator()<kAt, true, kTurn>(score0, score0, p, next);
           scores(score0, kLastOfTile ? 0 : 1, stage_of(next));
           ptx::wgmma_commit();
           values.template operator()<kAt>(p);
           ptx::wgmma_commit();
           if constexpr (kLastOfTile) next_tile(next);
-          load_scales(0, ring.stage);
+          load_scales(kLastOfTile ? 0 : 1, ring.stage);
           ptx::wgmma_wait<1>();
           ptx::hold(score0);
         };
-        const auto last_step = [&]<Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
-          constexpr int kAt = piece_of(kTurn);
+        const auto last_step = [&]<int kAt, Turn kTurn>(std::uint32_t(&p)[C::kWeightRegisters]) {
           arrive(shared.q_empty(q.stage));  // the last scores are there: the next item's queries may come
-          softmax.template operator()<kAt, false, fold_of(kTurn)>(score0, score0, p, ring);
+          softmax.template operator()<kAt, false, kTurn>(score0, score0, p, ring);
           values.template operator()<kAt>(p);
           end_products();
         };
         if constexpr (C::kLatePack) {
-          while (left > 1) step.template operator()<Turn::first>(weight0);
-          last_step.template operator()<Turn::first>(weight0);
+          while (left > 1) step.template operator()<0, Turn::first>(weight0);
+          last_step.template operator()<0, Turn::first>(weight0);
+        } else if constexpr (C::kPieces == 2) {
+          while (true) {
+            if (left == 1 && shortened) {
+              last_step.template operator()<0, Turn::counted>(weight0);
+              break;
+            }
+            step.template operator()<0, Turn::counted>(weight0);
+            if (left == 1) {
+              last_step.template operator()<1, Turn::counted>(weight1);
+              break;
+            }
+            step.template operator()<1, Turn::counted>(weight1);
+          }
         } else {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
           while (true) {
-            if (left == 1 && (C::kPieces == 1 || shortened)) {
-              last_step.template operator()<Turn::first>(weight0);
-              break;
-            }
-            step.template operator()<Turn::first>(weight0);
             if (left == 1) {
-              last_step.template operator()<Turn::second>(weight1);
+              last_step.template operator()<0, Turn::first>(weight0);
               break;
             }
-            step.template operator()<Turn::second>(weight1);
+            step.template operator()<0, Turn::first>(weight0);
+            if (left == 1) {
+              last_step.template operator()<0, Turn::second>(weight1);
+              break;
+            }
+            step.template operator()<0, Turn::second>(weight1);
           }
         }
       }
       arrive(shared.empty(ring.stage));
       ring.advance();
       if constexpr (C::kShares) take_sums(o, r, a.zero);
-      if constexpr (C::kSumsInRegisters) flush(o, shared, a, true);
-      flushed_any = flushed();
+      if constexpr (C::kSumsInRegisters) flush(o, shared, a);
+      has_sums = flushed();
     }
     if (n == 0) arrive(shared.q_empty(q.stage));
     q.advance();
     skip(total - before - n);
-    write_rows<C>(o, r, shared, a, slot.stage, warpgroup, flushed_any);
+    write_rows<C>(o, r, shared, a, slot.stage, warpgroup, has_sums);
     slot.advance();
   }
 }

@@ -43,19 +43,17 @@ struct Config {
   static constexpr bool kHalfOutput = kValues == Mma::e4m3_f16;
 
   // Tiles. 3 consumers hide latencies best but have 160 registers; where scores and output do not fit, and in
-  // narrow instances, 2 with 240; in wide ones 4 with 112. `turbo16` d64 is narrow throughout: as fast at all
-  // lengths, faster at most (docs/kernels/sm90.md).
-  static constexpr bool kNarrow = kVariant == Variant::narrow;
+  // narrow instances, 2 with 240; in wide ones 4 with 112. `turbo16` d64, but for its general instance, has
+  // none but 2: as fast at all lengths, faster at most (docs/kernels/sm90.md).
   static constexpr bool kFour = kVariant == Variant::wide;
-  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && !kNarrow && !kFour &&
-                                 !(kWideOperands && kHalfScores && !kGeneral);
+  static constexpr bool kThree = kDim == 64 && !(kWideValues && kGeneral) && kVariant != Variant::narrow &&
+                                 !kFour && !(kWideOperands && kHalfScores && !kGeneral);
   static constexpr int kConsumers = kFour ? 4 : kThree ? 3 : 2;
   // Two sets of scores, one a piece, hide the scores' latency but cost instructions: they pay where two
   // warpgroups do not hide it (docs/kernels/sm90.md). With 112 registers two pieces take turns with one set.
   static constexpr bool kTwoSets =
       kGeneral || kHalfOutput || (kHeadScale && kDim == 128) || (kWideOperands && kHalfScores && kDim == 64);
   static constexpr int kPieces = kTwoSets || kFour ? 2 : 1;
-  static constexpr bool kOneSet = kPieces == 2 && !kTwoSets;
   /// of a tile
   static constexpr int kKeys = !kHalfScores                   ? 128
                                : kDim == 64 || !kWideOperands ? 192
@@ -90,7 +88,7 @@ struct Config {
   static constexpr bool kAsksEarly = !kDirect && !kWideOperands && (!kThree || kWideValues || kHalfOutput);
 
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
-  // keys), in registers, or in shared memory where 160 registers have no room.
+  // keys), in registers, or in shared memory where 160 registers or less have no room.
   static constexpr bool kFlushes = !kWideValues;
   static constexpr bool kSumsInShared = kFlushes && (kThree || kFour) && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
@@ -98,6 +96,7 @@ struct Config {
   /// so rarely that sums in shared memory are scaled at once: two registers less.
   static constexpr bool kPends = kFlushes && !(kDirect && kSumsInShared);
   /// Sums in shared memory that are flushed to rarely need not be cleared first: few keys never get there.
+  /// With 112 registers that spills.
   static constexpr bool kLazy = kSumsInShared && kDirect && !kFour;
   static constexpr bool kShares = kFlushes && kDirect;  ///< see output.cuh; others flush by 256 keys
 

@@ -34,7 +34,7 @@ Instance family(int dim, Variant variant, const char* name) {
                                        : of.template operator()<128, Variant::plain>();
   }
   if (variant == Variant::general) return of.template operator()<64, Variant::general>();
-  // Of what auto and short calls pick. turbo16's plain tiles are narrow already.
+  // turbo16's plain tiles are as low as narrow ones.
   if constexpr (kScores == Mma::e4m3_f16) {
     if (variant == Variant::wide) return of.template operator()<64, Variant::wide>();
   }

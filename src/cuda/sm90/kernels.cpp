@@ -87,7 +87,7 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
     return instance_of(f, p, r, Variant::general);
   const Instance plain = instance_of(f, p, r, Variant::plain);
   Instance best = plain;
-  double time = Schedule(p, r, plain, true).time;
+  double time = -1.0;  // of the best, once there is another
   for (const Variant variant : {Variant::narrow, Variant::wide}) {
     const Instance other = instance_of(f, p, r, variant);
     if (other.variant != variant) continue;
@@ -95,6 +95,7 @@ Instance instance_of(const Family& f, const Problem& p, const Recipe& r) {
       if (r.key_tile == other.step) return other;
       if (r.key_tile != 0 || p.options.key_splits > 0) continue;  // whatever is computed beside
     }
+    if (time < 0.0) time = Schedule(p, r, plain, true).time;
     if (const double then = Schedule(p, r, other, true).time; then < time) {
       time = then;
       best = other;

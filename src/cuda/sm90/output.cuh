@@ -134,7 +134,7 @@ OCTAVO_DEVICE void change_sums(Output<C>& o, const Shared<C>& shared, bool flush
 /// sums = sums * pending + accumulators. That the references' moves wait for the next flush costs nothing
 /// there and saves passes over the sums.
 template <class C>
-OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const Arguments& a, bool flushed) {
+OCTAVO_DEVICE void flush(Output<C>& o, const Shared<C>& shared, const Arguments& a, bool flushed = true) {
   const bool columns = C::kShares || a.quantized_normaliser;
   if constexpr (C::kPends) {
     change_sums(o, shared, flushed, columns,

@@ -48,7 +48,7 @@ struct Visibility {
 struct TileRange {
   int first = 0;
   int last = 0;
-  int pieces = 0;  ///< of tiles [0, last): the last one's second may be left out
+  int pieces = 0;  ///< up to the last key that a row sees
   int clear_first = 0;
   int clear_last = 0;
 };
@@ -113,7 +113,7 @@ struct Shared {
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t barriers() const { return base + C::kOffsetBarriers; }
   // Of a stage of K and V: its barriers and its K scales in a record of 64 bytes, one address for all.
   // There is a record more than stages: nobody waits for its barriers. They expect so many arrivals that a
-  // phase ends, which would not matter, only after some 100,000 items.
+  // phase ends, which would not matter, only after some 65,000 items.
   [[nodiscard]] OCTAVO_DEVICE std::uint32_t full(std::uint32_t stage) const {
     return barriers() + 64 * stage;
   }
