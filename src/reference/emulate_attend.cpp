@@ -33,7 +33,7 @@ class RowWalk {
         row_(row),
         scores_(context, row),
         log2_p_range_(std::log2(context.recipe.p_range)),
-        w_(size(context.recipe.key_tile)),
+        w_(context.tile_keys()),
         step_(size(context.problem.head_dim)),
         buffer_(size(context.problem.head_dim)),
         acc_(size(context.problem.head_dim)) {}

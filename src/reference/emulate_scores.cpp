@@ -18,8 +18,8 @@ RowScores::RowScores(const HeadContext& context, std::int64_t row)
       range_(visible_keys(context.problem, context.sequence, row)),
       to_base2_(context.problem.scale * std::numbers::log2e_v<float>),
       q_scale_(context.q.delta[row] * to_base2_),
-      dot_(static_cast<std::size_t>(context.recipe.key_tile)),
-      s2_(static_cast<std::size_t>(context.recipe.key_tile)) {}
+      dot_(context.tile_keys()),
+      s2_(context.tile_keys()) {}
 
 void RowScores::compute(const Tile& tile) {
   for (std::int64_t j = 0; j < tile.count; j += kKeysPerBlock) {

@@ -1,6 +1,8 @@
 // The first product of the emulator: the logits of one query row, key tile by key tile.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -23,6 +25,13 @@ struct HeadContext {
   KvHead<const float> kv;
   const float* logits_in = nullptr;
   float* logits_out = nullptr;
+
+  /// Keys of the largest tile there can be, in whole blocks of 32: a key_tile may be far longer than the
+  /// keys.
+  [[nodiscard]] std::size_t tile_keys() const {
+    const std::int64_t blocks = (sequence.k_len + kKeysPerBlock - 1) / kKeysPerBlock;
+    return static_cast<std::size_t>(std::min<std::int64_t>(recipe.key_tile, blocks * kKeysPerBlock));
+  }
 };
 
 /// Keys [begin, begin + count); begin is a multiple of 32.
