@@ -63,8 +63,9 @@ std::string describe(const Device& device) { return to_text(device); }
 
 Status check_device(const Device& device) {
   if (device.kind == Device::Kind::cpu) return {};
-  return unsupported(
-      concat("device ", to_text(device), " is not supported: this Octavo was built without CUDA"));
+  return unsupported(concat("device ", to_text(device),
+                            " is not supported: this Octavo was built without CUDA (make cuda, or cmake "
+                            "-DOCTAVO_CUDA=ON)"));
 }
 
 bool serves(const Device& device, std::string_view backend, std::string_view) {
