@@ -29,8 +29,8 @@ struct HeadContext {
   /// Keys of the largest tile there can be, in whole blocks of 32: a key_tile may be far longer than the
   /// keys.
   [[nodiscard]] std::size_t tile_keys() const {
-    const std::int64_t blocks = (sequence.k_len + kKeysPerBlock - 1) / kKeysPerBlock;
-    return static_cast<std::size_t>(std::min<std::int64_t>(recipe.key_tile, blocks * kKeysPerBlock));
+    const std::int64_t keys = blocks_of(sequence.k_len, kKeysPerBlock) * kKeysPerBlock;
+    return static_cast<std::size_t>(std::min<std::int64_t>(recipe.key_tile, keys));
   }
 };
 
