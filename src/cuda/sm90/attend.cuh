@@ -331,31 +331,21 @@ OCTAVO_DEVICE void consume(const Shared<C>& shared, const Arguments& a, int warp
         if constexpr (C::kLatePack) {
           while (left > 1) step.template operator()<0, Turn::first>(weight0);
           last_step.template operator()<0, Turn::first>(weight0);
-        } else if constexpr (C::kPieces == 2) {
-          while (true) {
-            if (left == 1 && shortened) {
-              last_step.template operator()<0, Turn::counted>(weight0);
-              break;
-            }
-            step.template operator()<0, Turn::counted>(weight0);
-            if (left == 1) {
-              last_step.template operator()<1, Turn::counted>(weight1);
-              break;
-            }
-            step.template operator()<1, Turn::counted>(weight1);
-          }
         } else {  // two exits instead of a tail that copies weights: copies make ptxas serialise (C7513)
+          constexpr int kSecond = C::kPieces - 1;  // the piece that takes the second set of weights
+          constexpr Turn kOdd = kSecond == 0 ? Turn::first : Turn::counted;
+          constexpr Turn kEven = kSecond == 0 ? Turn::second : Turn::counted;
           while (true) {
-            if (left == 1) {
-              last_step.template operator()<0, Turn::first>(weight0);
+            if (left == 1 && (kSecond == 0 || shortened)) {
+              last_step.template operator()<0, kOdd>(weight0);
               break;
             }
-            step.template operator()<0, Turn::first>(weight0);
+            step.template operator()<0, kOdd>(weight0);
             if (left == 1) {
-              last_step.template operator()<0, Turn::second>(weight1);
+              last_step.template operator()<kSecond, kEven>(weight1);
               break;
             }
-            step.template operator()<0, Turn::second>(weight1);
+            step.template operator()<kSecond, kEven>(weight1);
           }
         }
       }

@@ -63,7 +63,7 @@ struct Config {
   static constexpr int kRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kFour ? 112 : kThree ? 160 : 240;
-  static constexpr int kProducerRegisters = kThree || kFour ? 32 : 24;
+  static constexpr int kProducerRegisters = kConsumers > 2 ? 32 : 24;
 
   // Registers of a thread: scores and weights of one piece. There are two sets of weights, and of scores with
   // kTwoSets.
@@ -90,7 +90,7 @@ struct Config {
   // Where the f32 sums are that products are flushed to: nowhere (16-bit values: one accumulator for all
   // keys), in registers, or in shared memory where 160 registers or less have no room.
   static constexpr bool kFlushes = !kWideValues;
-  static constexpr bool kSumsInShared = kFlushes && (kThree || kFour) && !kHalfOutput;
+  static constexpr bool kSumsInShared = kFlushes && kConsumers > 2 && !kHalfOutput;
   static constexpr bool kSumsInRegisters = kFlushes && !kSumsInShared;
   /// Sums take what references moved at the next flush, which costs nothing there. Direct weights move them
   /// so rarely that sums in shared memory are scaled at once: two registers less.

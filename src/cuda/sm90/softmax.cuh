@@ -135,8 +135,8 @@ OCTAVO_DEVICE Moved update_half(Rows<C>& r, const Arguments& a, const std::uint3
       float next = octave_above(a, codes ? r.anchor[i] + row_top : row_top * scale_of(i));
       std::uint32_t next_constant = constant(next);
       // Beyond some thousand octaves slope and constant (of codes: reference and anchor, beyond some million)
-      // are rounded by more codes than the headroom has: the
-      // largest must not pass the limit, where bytes stop being weights.
+      // are rounded by more codes than the headroom has: the largest must not pass the limit, where bytes
+      // stop being weights.
       while (__builtin_expect(moves && fabsf(next) <= largest && passes(next_constant), 0)) {
         next += 8.0F;
         next_constant = constant(next);
